@@ -1,0 +1,31 @@
+# Packages that the layers link. All come from the distribution; nothing is downloaded.
+find_package(Threads REQUIRED)
+find_package(TBB REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+
+# Found by hand: Debian's dnnl package configuration asks for OpenCL headers that the CPU engine does not need.
+find_library(ZERO3D_DNNL_LIBRARY dnnl REQUIRED)
+find_path(ZERO3D_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+add_library(zero3d_dnnl INTERFACE)
+target_include_directories(zero3d_dnnl SYSTEM INTERFACE "${ZERO3D_DNNL_INCLUDE}")
+target_link_libraries(zero3d_dnnl INTERFACE "${ZERO3D_DNNL_LIBRARY}")
+
+find_library(ZERO3D_HWY_LIBRARY hwy REQUIRED)
+find_path(ZERO3D_HWY_INCLUDE hwy/highway.h REQUIRED)
+add_library(zero3d_hwy INTERFACE)
+target_include_directories(zero3d_hwy SYSTEM INTERFACE "${ZERO3D_HWY_INCLUDE}")
+target_link_libraries(zero3d_hwy INTERFACE "${ZERO3D_HWY_LIBRARY}")
+
+if(ZERO3D_WITH_MPI)
+  find_package(MPI REQUIRED COMPONENTS CXX)
+endif()
+if(ZERO3D_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(ZERO3D_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

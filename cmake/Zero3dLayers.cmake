@@ -1,0 +1,57 @@
+# zero3d_layer(NAME SOURCES ... HEADERS ... [DEPENDS layers] [PRIVATE libraries])
+#   One static library per layer, with an include root of its own: <build>/include/<layer>/zero3d/<layer> is a link to
+#   <source>/<layer>, so that the compiler refuses an include of a layer that the target does not link.
+# zero3d_test(NAME LAYER sources... [LIBRARIES ...]) adds a GoogleTest executable registered with CTest.
+# zero3d_shared_library() bundles all layers into libzero3d.so, the library that is installed.
+include_guard(GLOBAL)
+
+function(zero3d_include_root name)
+  set(root "${CMAKE_BINARY_DIR}/include/${name}/zero3d")
+  file(MAKE_DIRECTORY "${root}")
+  file(CREATE_LINK "${CMAKE_SOURCE_DIR}/${name}" "${root}/${name}" SYMBOLIC)
+endfunction()
+
+function(zero3d_layer name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE" ${ARGN})
+  zero3d_include_root(${name})
+  list(TRANSFORM ARG_DEPENDS PREPEND zero3d_)
+  # Compiled once as objects: archived for the tests and tools of the tree, and linked into the shared library.
+  add_library(zero3d_${name}_objects OBJECT ${ARG_SOURCES} ${ARG_HEADERS})
+  target_include_directories(zero3d_${name}_objects PRIVATE "${CMAKE_BINARY_DIR}/include/${name}")
+  target_link_libraries(zero3d_${name}_objects PRIVATE ${ARG_DEPENDS} ${ARG_PRIVATE} zero3d_flags)
+  add_library(zero3d_${name} STATIC $<TARGET_OBJECTS:zero3d_${name}_objects>)
+  target_include_directories(zero3d_${name} PUBLIC "${CMAKE_BINARY_DIR}/include/${name}")
+  target_link_libraries(zero3d_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE} zero3d_flags)
+  set_property(GLOBAL APPEND PROPERTY ZERO3D_LAYERS ${name})
+  set_property(GLOBAL APPEND PROPERTY ZERO3D_PRIVATE_LIBRARIES ${ARG_PRIVATE})
+  set_property(TARGET zero3d_${name} PROPERTY ZERO3D_PUBLIC_HEADERS "${ARG_HEADERS}")
+endfunction()
+
+function(zero3d_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} zero3d_test_support zero3d_flags GTest::gtest_main)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  # Tests run with the stream-order hazard checker and the checked communicator on, in every preset.
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+                       ENVIRONMENT "ZERO3D_CHECK=1;OMP_NUM_THREADS=1")
+endfunction()
+
+function(zero3d_shared_library)
+  get_property(layers GLOBAL PROPERTY ZERO3D_LAYERS)
+  get_property(libraries GLOBAL PROPERTY ZERO3D_PRIVATE_LIBRARIES)
+  list(REMOVE_DUPLICATES libraries)
+  add_library(zero3d SHARED)
+  add_library(zero3d::zero3d ALIAS zero3d)
+  target_link_libraries(zero3d PRIVATE ${libraries} zero3d_flags)
+  foreach(layer ${layers})
+    target_sources(zero3d PRIVATE $<TARGET_OBJECTS:zero3d_${layer}_objects>)
+    target_include_directories(zero3d INTERFACE "$<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include/${layer}>")
+  endforeach()
+  target_include_directories(zero3d INTERFACE "$<INSTALL_INTERFACE:include>")
+  target_compile_features(zero3d INTERFACE cxx_std_20)
+  set_target_properties(zero3d PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+endfunction()

@@ -1,0 +1,63 @@
+// A device: streams, memory and the copies between memory and memory. About ten virtual calls;
+// every back end passes the contract suite tests/contract/device_contract.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "zero3d/core/view.h"
+#include "zero3d/device/memory.h"
+#include "zero3d/device/stream.h"
+
+namespace zero3d {
+
+enum class DeviceKind { cpu, cuda };
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  /// "cpu of rank 1".
+  virtual std::string description() const = 0;
+  virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
+
+  /// Device memory, bounded by the device's budget. Allocation and release are host-ordered: memory
+  /// released while a stream still uses it may be handed out again at once, so owners wait or stay
+  /// within one stream's order.
+  virtual TrackingResource& memory() = 0;
+  /// Host memory the device copies from at full speed.
+  virtual TrackingResource& host_memory() = 0;
+
+  /// Enqueues dst = src; equal bytes, either side on the device or in host_memory(); ranges do not
+  /// overlap.
+  virtual void copy(Stream& stream, const View& dst, const ConstView& src) = 0;
+  /// Enqueues dst = 0.
+  virtual void fill_zero(Stream& stream, const View& dst) = 0;
+
+  /// Device bytes for the host to read now. Reports (Error kHazard) if a stream may still write
+  /// them: the host has not waited for an event or a synchronise after the last write.
+  virtual ConstView host_read(const ConstView& view) = 0;
+  /// The same for writing by the host, against readers too.
+  virtual View host_write(const View& view) = 0;
+};
+
+struct CpuDeviceOptions {
+  int rank = 0;     ///< Shown in traces and errors.
+  int threads = 1;  ///< Threads that run one kernel (a TBB arena of its own).
+  std::int64_t budget_bytes = TrackingResource::kUnlimited;
+  bool check_hazards = default_checks();   ///< The vector-clock checker of launches.
+  bool poison_on_free = default_checks();  ///< Fill released device memory with NaN bytes (0xFF).
+  bool inline_streams = false;    ///< Run every task at launch, on the host thread (debugging).
+  std::uint64_t jitter_seed = 0;  ///< Nonzero: random sub-millisecond delays before tasks.
+
+  /// True when the environment has ZERO3D_CHECK=1 or the build turned ZERO3D_HAZARD_CHECKS on.
+  static bool default_checks();
+};
+
+/// The CPU as an asynchronous device: a stream is a worker thread with a FIFO, an event a point in
+/// it.
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+}  // namespace zero3d

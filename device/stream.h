@@ -1,0 +1,66 @@
+// An in-order queue of work on a device. Everything asynchronous names its stream; there is no
+// default stream. Enqueueing never blocks on the work. Streams of one device may be fed from one
+// host thread at a time each.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "zero3d/core/view.h"
+#include "zero3d/device/event.h"
+
+namespace zero3d {
+
+class Device;
+
+/// A byte range that a launch reads or writes. Undefined and empty views are ignored.
+struct Access {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+  bool write = false;
+};
+inline Access reads(const ConstView& view) { return {view.data(), view.bytes(), false}; }
+inline Access writes(const View& view) { return {view.data(), view.bytes(), true}; }
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device& device() const { return device_; }
+  const std::string& name() const { return name_; }
+
+  /// Enqueues host code as one task. `what` names it in traces and errors (a string that outlives
+  /// the stream, or a std::string). Its accesses must be declared: the hazard checker orders them,
+  /// and reports at the call the first pair of conflicting accesses that no stream order, event or
+  /// host wait orders.
+  virtual void launch(std::string what, std::span<const Access> accesses,
+                      std::function<void()> task) = 0;
+  void launch(std::string what, std::initializer_list<Access> accesses,
+              std::function<void()> task) {
+    launch(std::move(what), std::span<const Access>(accesses.begin(), accesses.size()),
+           std::move(task));
+  }
+  /// Makes `event` name the point after all work enqueued so far. The event carries the stream's
+  /// first error on.
+  virtual void record(Event& event) = 0;
+  /// Work enqueued from here on runs after the point. Throws Error(kHazard) if the event was never
+  /// recorded.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the host until the stream is empty; rethrows the stream's first error (which stays: a
+  /// stream that failed runs nothing more).
+  virtual void synchronize() = 0;
+
+ protected:
+  Stream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+
+ private:
+  Device& device_;
+  std::string name_;
+};
+
+}  // namespace zero3d

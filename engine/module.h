@@ -1,0 +1,143 @@
+// What the engine asks of a model: an ordered list of blocks with explicit forward and backward.
+// Blocks own no tensors: they declare parameters and get views of them while those are acquired.
+// models/ implements this as a user's own model would.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zero3d/core/random.h"
+#include "zero3d/core/view.h"
+#include "zero3d/device/memory.h"
+#include "zero3d/device/stream.h"
+
+namespace zero3d {
+
+/// Fills values[0..count) with elements [first, first + count) of the initial value of a parameter,
+/// in fp32.
+using InitialValues =
+    std::function<void(std::uint64_t seed, std::int64_t first, std::int64_t count, float* values)>;
+
+/// Mean 0 and deviation `stddev`, a pure function of (seed, name, element).
+InitialValues normal_values(std::string name, float stddev);
+InitialValues constant_values(float value);
+
+/// How tensor parallelism may cut a parameter: dim `dim` in pieces, within each of `parts` equal or
+/// listed ranges of it (a fused q, k, v has three). No tensor-parallel dim: replicated.
+struct TensorParallelSplit {
+  int dim = -1;
+  std::vector<std::int64_t> parts;
+};
+
+struct ParameterSpec {
+  std::string name;  ///< As exported: "transformer.h.0.attn.c_attn.weight". Two blocks that name
+                     ///< the same one share it (tied).
+  Shape shape;
+  InitialValues initial;
+  TensorParallelSplit split;
+  bool frozen = false;  ///< No gradient, no optimizer state.
+  bool decay = true;    ///< Weight decay applies.
+  /// The block adds its gradient to what is there when context.accumulate_gradient() says so (a
+  /// scatter-add is cheaper so); otherwise it always writes, and the engine adds.
+  bool adds_gradient = false;
+};
+
+using Values = std::vector<Tensor>;
+
+/// What a block's forward keeps for its backward: tensors that may be moved to another tier
+/// meanwhile, and an opaque holder for state that may not (foreign autograd). Belongs to (block,
+/// micro-batch). Release a tensor once it is used up.
+struct Saved {
+  std::vector<Tensor> tensors;
+  std::shared_ptr<void> opaque;
+};
+
+/// What a block may use while it runs. All work goes on stream(); memory comes from allocate() and
+/// is free for reuse, in stream order, as soon as its Tensor is gone. Views of parameters are not
+/// valid after the call returns.
+class BlockContext {
+ public:
+  virtual ~BlockContext() = default;
+
+  Stream& stream() const { return *stream_; }
+  /// The dtype activations and parameters have in this run.
+  DType dtype() const { return dtype_; }
+  /// Training: dropout on, targets present. Otherwise evaluation or generation.
+  bool training() const { return training_; }
+  /// False when no backward will follow: save nothing.
+  bool saves() const { return saves_; }
+  /// Names random numbers: key.sample is the global index of this micro-batch's first row; set
+  /// key.layer per site.
+  const RandomKey& random() const { return random_; }
+
+  Tensor allocate(DType dtype, const Shape& shape, const char* category = "activations") const {
+    return Tensor(*memory_, dtype, shape, category);
+  }
+  Tensor allocate(const Shape& shape) const { return allocate(dtype_, shape); }
+
+  /// The i-th declared parameter, whole, in its declared shape and dtype().
+  ConstView parameter(std::size_t index) const { return parameters_[index]; }
+  /// Where the i-th parameter's gradient goes, in its shape and dtype(); undefined when it is
+  /// frozen: skip the work.
+  View gradient(std::size_t index) const { return gradients_[index]; }
+  /// Only for parameters that declared adds_gradient: add to gradient(index) rather than write it.
+  bool accumulate_gradient(std::size_t index) const { return accumulate_[index]; }
+  /// False when nothing upstream needs the input's gradient (a first block, frozen blocks below).
+  bool wants_input_gradient() const { return wants_input_gradient_; }
+
+ protected:
+  friend class BlockRunner;
+  Stream* stream_ = nullptr;
+  MemoryResource* memory_ = nullptr;
+  DType dtype_ = DType::f32;
+  bool training_ = true;
+  bool saves_ = true;
+  bool wants_input_gradient_ = true;
+  RandomKey random_;
+  std::vector<ConstView> parameters_;
+  std::vector<View> gradients_;
+  std::vector<bool> accumulate_;
+};
+
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual std::string name() const = 0;
+  virtual std::vector<ParameterSpec> parameters() const = 0;
+
+  /// Any number of tensors of any dtype in and out; what a block does not use it passes through
+  /// (moves). The first block gets {tokens i32 [B, T], targets i32 [B, T]} (targets undefined in
+  /// generation); the last gives {loss fp32 [2] = (sum, count)} when it got targets, else {logits
+  /// [B*T, V]}.
+  virtual Values forward(BlockContext& context, Values inputs, Saved& saved) = 0;
+  /// Gradients of the inputs from gradients of the outputs (the last block's is fp32 [1]: of the
+  /// mean loss). Undefined tensors stand for inputs without one. May finish cheap weight gradients,
+  /// and keep what backward_weights needs in `saved`.
+  virtual Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) = 0;
+  /// The remaining weight gradients. Called once, right after backward_inputs or (zero-bubble
+  /// schedules) later.
+  virtual void backward_weights(BlockContext& context, Saved& saved) = 0;
+
+  /// Bytes of activations for a micro-batch of [batch, seq]: kept until backward, the highest
+  /// transient need beyond that in forward and in backward (outputs included). The memory plan adds
+  /// them up; the tests hold the run to it.
+  struct ActivationBytes {
+    std::int64_t saved = 0;
+    std::int64_t forward_peak = 0;
+    std::int64_t backward_peak = 0;
+  };
+  virtual ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
+                                           DType dtype) const = 0;
+};
+
+class Module {
+ public:
+  virtual ~Module() = default;
+  /// In order of execution; fixed for the life of the module.
+  virtual const std::vector<std::unique_ptr<Block>>& blocks() const = 0;
+};
+
+}  // namespace zero3d

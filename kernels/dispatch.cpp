@@ -1,0 +1,1 @@
+// Placeholder of the build until the first kernel lands.

@@ -1,0 +1,22 @@
+// Conversions, sums and scalings over whole tensors, and the norm's block sums.
+#pragma once
+
+#include "zero3d/core/view.h"
+#include "zero3d/device/stream.h"
+
+namespace zero3d::kernels {
+
+/// dst = round(src); equal numel, any two float dtypes.
+void convert(Stream& stream, const ConstView& src, const View& dst);
+/// dst = round(dst + src), computed in fp32; dtypes may differ.
+void add(Stream& stream, const ConstView& src, const View& dst);
+/// x = round(x * factor).
+void scale(Stream& stream, const View& x, float factor);
+
+inline constexpr std::int64_t kNormBlock = 1024;
+/// sums[i] = sum of squares, in fp64 in one fixed tree, of elements [i * 1024, (i + 1) * 1024) of x
+/// (f32, bf16, f16). sums: f64 [ceil(numel / 1024)]. A block with an inf or NaN gives inf or NaN.
+/// The gradient norm's first level.
+void square_sums(Stream& stream, const ConstView& x, const View& sums);
+
+}  // namespace zero3d::kernels

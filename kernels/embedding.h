@@ -1,0 +1,21 @@
+// Token and position embeddings.
+#pragma once
+
+#include "zero3d/core/view.h"
+#include "zero3d/device/stream.h"
+
+namespace zero3d::kernels {
+
+/// out[r] = table[tokens[r]] (+ positions[r % seq] if defined). tokens i32 [B, T]; out [B*T, C]. A
+/// token outside the table fails the stream with Error(kInvalid) naming it.
+void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
+                       const ConstView& positions, const View& out);
+/// dtable[tokens[r]] += dout[r], summed per table row in fp32 in row order and rounded once.
+/// `accumulate` false: dtable is zeroed first. dtable may be undefined (frozen).
+void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
+                        const View& dtable, bool accumulate);
+/// dpositions[t] = sum over the batch of dout[b, t]; rows past seq are zeroed.
+void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
+                       const View& dpositions, bool accumulate);
+
+}  // namespace zero3d::kernels

@@ -1,0 +1,80 @@
+// Collectives over a group of ranks, enqueued on a stream of the caller's device.
+// One communicator is used from one stream at a time, in the same order on every rank. Reductions
+// sum in fp32 in rank order and round once, so results are the same bits for every implementation
+// but NCCL.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zero3d/core/view.h"
+#include "zero3d/device/stream.h"
+
+namespace zero3d {
+
+/// `full` holds size() equal pieces in rank order, each of `shard.numel()` elements; same dtype on
+/// both sides. `shard` may be this rank's own piece of `full` (in place) and must not otherwise
+/// overlap it.
+struct GatherSegment {
+  ConstView shard;
+  View full;
+};
+
+/// This rank's piece of the elementwise sum over ranks of `full`; dtypes of the two sides may
+/// differ (f32, bf16, f16). `shard` may be this rank's own piece of `full`.
+struct ReduceSegment {
+  ConstView full;
+  View shard;
+};
+
+/// out = round(scale_out * sum over ranks, in rank order, in fp32, of wire(scale_in * in)).
+struct ReduceOptions {
+  float scale_in = 1.0f;
+  float scale_out = 1.0f;
+  /// What travels: inputs are rounded to it after scale_in, and the result is rounded to it before
+  /// it is stored. None: the inputs as they are, and the result rounded only to the output's dtype.
+  std::optional<DType> wire;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// "dp group of ranks 0-3".
+  virtual std::string description() const = 0;
+
+  virtual void all_gather(Stream& stream, std::span<const GatherSegment> segments) = 0;
+  virtual void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
+                              const ReduceOptions& options) = 0;
+  /// Every rank's `data` becomes the reduced value (reduce-scatter + all-gather, the same sum order
+  /// and rounding).
+  virtual void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) = 0;
+  virtual void broadcast(Stream& stream, const View& data, int root) = 0;
+  /// Point to point; messages between two ranks match in order.
+  virtual void send(Stream& stream, const ConstView& data, int peer) = 0;
+  virtual void recv(Stream& stream, const View& data, int peer) = 0;
+  virtual void barrier(Stream& stream) = 0;
+
+  /// Host-blocking collectives for set-up and decisions, outside any stream: every rank's `value`
+  /// bytes in rank order (sizes may differ between ranks).
+  virtual std::vector<std::string> exchange(const std::string& value) = 0;
+  /// A new group of the ranks that give the same `color`, ordered by `key` then rank. Host-blocking
+  /// and collective.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  /// Ends every pending and future operation of the group, and of all groups split from the same
+  /// world, on all ranks with a CommError that carries `reason` (first abort wins) and the failing
+  /// rank. Callable from any thread; never blocks.
+  virtual void abort(const std::string& reason) noexcept = 0;
+};
+
+/// A group of one: copies, no communication.
+std::unique_ptr<Communicator> make_self_communicator();
+
+}  // namespace zero3d

@@ -1,0 +1,56 @@
+// Communicators around communicators: checks that ranks agree, counts what travels, slows it down.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d {
+
+/// Before each operation compares (sequence number, operation, element counts, dtypes, root) over
+/// the group; a mismatch is a CommError on every rank that names both sides. Splits are checked
+/// too.
+std::unique_ptr<Communicator> make_checked(std::unique_ptr<Communicator> inner);
+
+/// Elements and bytes that this rank put through each operation, in the convention of the ZeRO
+/// papers: an all_gather or reduce_scatter of a full tensor of n elements counts n, an all_reduce
+/// 2n, a broadcast, send or recv n.
+struct CommVolume {
+  struct Entry {
+    std::int64_t calls = 0;
+    std::int64_t elements = 0;
+    std::int64_t bytes = 0;
+  };
+  std::map<std::string, Entry> operations;  ///< "all_gather", "reduce_scatter", ...
+  std::int64_t elements() const;
+};
+/// Counts into `volume` (shared with splits; guarded inside), which must outlive the communicator.
+class CommCounter {
+ public:
+  CommCounter();
+  ~CommCounter();
+  CommVolume volume() const;
+  void reset();
+
+ private:
+  friend std::unique_ptr<Communicator> make_counting(std::unique_ptr<Communicator>, CommCounter&);
+  struct State;
+  std::shared_ptr<State> state_;
+};
+std::unique_ptr<Communicator> make_counting(std::unique_ptr<Communicator> inner,
+                                            CommCounter& counter);
+
+/// An artificial network: each operation takes at least latency + bytes / bandwidth (bytes that
+/// this rank would send on a ring), slept on the stream without using the CPU.
+struct NetworkModel {
+  std::chrono::microseconds latency{0};
+  double bytes_per_second = 0;  ///< 0: unlimited.
+};
+std::unique_ptr<Communicator> make_delayed(std::unique_ptr<Communicator> inner,
+                                           const NetworkModel& network);
+
+}  // namespace zero3d

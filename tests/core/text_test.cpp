@@ -1,0 +1,40 @@
+// Sizes as people write them, and the suggestion of near names.
+#include "zero3d/core/text.h"
+
+#include <gtest/gtest.h>
+
+#include "zero3d/core/error.h"
+
+namespace zero3d {
+namespace {
+
+TEST(Text, ParsesSizes) {
+  EXPECT_EQ(parse_bytes("512MiB"), 512ll << 20);
+  EXPECT_EQ(parse_bytes("1.5 GiB"), 3ll << 29);
+  EXPECT_EQ(parse_bytes("2GB"), 2000000000ll);
+  EXPECT_EQ(parse_bytes("64k"), 65536);
+  EXPECT_EQ(parse_bytes("1000"), 1000);
+}
+
+TEST(Text, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "MiB", "-1", "0", "12 parsecs", "1e300GiB", "nan"}) {
+    EXPECT_THROW(parse_bytes(text), Error) << text;
+  }
+}
+
+TEST(Text, FormatsBytesAndCounts) {
+  EXPECT_EQ(format_bytes(1610612736), "1.50 GiB");
+  EXPECT_EQ(format_bytes(17), "17 B");
+  EXPECT_EQ(format_count(1234567), "1,234,567");
+  EXPECT_EQ(format_count(-1234), "-1,234");
+  EXPECT_EQ(format_count(999), "999");
+}
+
+TEST(Text, SuggestsTheNearestName) {
+  const std::string_view names[] = {"gradient_clipping", "optimizer", "scheduler"};
+  EXPECT_EQ(nearest_name("gradient_cliping", names, 3), "gradient_clipping");
+  EXPECT_EQ(nearest_name("zzz", names, 3), "");
+}
+
+}  // namespace
+}  // namespace zero3d
