@@ -1,1 +1,41 @@
-// Placeholder of the build until the first kernel lands.
+// The switch between back ends and the checks that kernels share.
+#include "zero3d/kernels/dispatch.h"
+
+#include "zero3d/device/device.h"
+
+namespace zero3d::kernels {
+
+void dispatch(Stream& stream, const char* what, std::span<const Access> accesses,
+              std::function<void()> cpu) {
+  if (stream.device().kind() != DeviceKind::cpu)
+    throw_invalid(concat(what, ": stream ", stream.name(), " belongs to ",
+                         stream.device().description(),
+                         ", but this build has kernels for CPU devices only; create the stream on "
+                         "a device of make_cpu_device"));
+  stream.launch(what, accesses, std::move(cpu));
+}
+
+std::string describe(const char* name, const ConstView& view) {
+  if (!view.defined()) return concat(name, " is undefined");
+  return concat(name, " is ", name_of(view.dtype()), " ", to_string(view.shape()));
+}
+
+void require_float(const char* what, const char* name, const ConstView& view) {
+  const DType dtype = view.dtype();
+  require(view.defined() && (dtype == DType::f32 || is_16bit(dtype)), what,
+          "expected a view of fp32, bf16 or fp16, but ", describe(name, view));
+}
+
+void require_same_numel(const char* what, const char* name_a, const ConstView& a,
+                        const char* name_b, const ConstView& b) {
+  require(a.numel() == b.numel(), what, "expected equal numbers of elements, but ",
+          describe(name_a, a), " and ", describe(name_b, b));
+}
+
+void require_same_dtype(const char* what, const char* name_a, const ConstView& a,
+                        const char* name_b, const ConstView& b) {
+  require(a.dtype() == b.dtype(), what, "expected one dtype, but ", describe(name_a, a), " and ",
+          describe(name_b, b));
+}
+
+}  // namespace zero3d::kernels
