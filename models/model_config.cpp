@@ -1,0 +1,215 @@
+// The sizes of a model: their ranges, and the shapes known by name.
+#include "zero3d/models/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+
+namespace zero3d {
+namespace {
+
+using Family = ModelConfig::Family;
+
+ModelConfig gpt2_shape(std::int64_t hidden, std::int64_t layers, std::int64_t heads) {
+  ModelConfig config;
+  config.family = Family::gpt2;
+  config.vocab_size = 50257;
+  config.hidden_size = hidden;
+  config.layers = layers;
+  config.heads = config.kv_heads = heads;
+  config.head_dim = hidden / heads;
+  config.intermediate_size = 4 * hidden;
+  config.max_positions = 1024;
+  config.tied = true;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
+  config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  return config;
+}
+
+struct LlamaSizes {
+  std::int64_t vocab, hidden, intermediate, layers, heads, kv_heads, positions;
+  double eps = 1e-5;
+  double theta = 10000.0;
+};
+
+ModelConfig llama_shape(const LlamaSizes& sizes, Family family = Family::llama, bool tied = false) {
+  ModelConfig config;
+  config.family = family;
+  config.vocab_size = sizes.vocab;
+  config.hidden_size = sizes.hidden;
+  config.layers = sizes.layers;
+  config.heads = sizes.heads;
+  config.kv_heads = sizes.kv_heads;
+  config.head_dim = sizes.hidden / sizes.heads;
+  config.intermediate_size = sizes.intermediate;
+  config.max_positions = sizes.positions;
+  config.norm_eps = sizes.eps;
+  config.rope.theta = sizes.theta;
+  config.tied = tied;
+  config.qkv_bias = family == Family::qwen2;
+  return config;
+}
+
+struct BuiltIn {
+  std::string_view name;
+  ModelConfig (*make)();
+};
+
+constexpr std::array kBuiltIns = {
+    BuiltIn{"gpt2", [] { return gpt2_shape(768, 12, 12); }},
+    BuiltIn{"gpt2-medium", [] { return gpt2_shape(1024, 24, 16); }},
+    BuiltIn{"gpt2-large", [] { return gpt2_shape(1280, 36, 20); }},
+    BuiltIn{"gpt2-xl", [] { return gpt2_shape(1600, 48, 25); }},
+    BuiltIn{"llama-tiny",
+            [] {
+              return llama_shape({257, 128, 352, 4, 4, 2, 256}, Family::llama, true);
+            }},
+    BuiltIn{"llama-160m",
+            [] {
+              return llama_shape({32000, 768, 3072, 12, 12, 12, 2048, 1e-6});
+            }},
+    BuiltIn{"llama-1.1b",
+            [] {
+              return llama_shape({32000, 2048, 5632, 22, 32, 4, 2048});
+            }},
+    BuiltIn{"llama-2-7b",
+            [] {
+              return llama_shape({32000, 4096, 11008, 32, 32, 32, 4096});
+            }},
+    BuiltIn{"llama-2-13b",
+            [] {
+              return llama_shape({32000, 5120, 13824, 40, 40, 40, 4096});
+            }},
+    BuiltIn{"llama-2-70b",
+            [] {
+              return llama_shape({32000, 8192, 28672, 80, 64, 8, 4096});
+            }},
+    BuiltIn{"llama-3-8b",
+            [] {
+              return llama_shape({128256, 4096, 14336, 32, 32, 8, 8192, 1e-5, 5e5});
+            }},
+    BuiltIn{"qwen2-0.5b",
+            [] {
+              return llama_shape({151936, 896, 4864, 24, 14, 2, 131072, 1e-6, 1e6}, Family::qwen2,
+                                 true);
+            }},
+    BuiltIn{
+        "qwen2-7b",
+        [] {
+          return llama_shape({152064, 3584, 18944, 28, 28, 4, 131072, 1e-6, 1e6}, Family::qwen2);
+        }},
+};
+
+void check_range(const char* what, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value < low || value > high)
+    throw_invalid(concat("model config: ", what, " is ", value, "; expected ", low, " to ", high));
+}
+
+void check_range(const char* what, double value, double low, double high) {
+  if (!(value >= low && value <= high))  // a NaN fails too
+    throw_invalid(concat("model config: ", what, " is ", value, "; expected ", low, " to ", high));
+}
+
+void validate_rope(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  check_range("rope_theta", rope.theta, 1.0, 1e12);
+  if (config.head_dim % 2 != 0)
+    throw_invalid(concat("model config: rotary positions turn pairs, and head_dim is ",
+                         config.head_dim, "; expected an even number"));
+  if (rope.type == RopeConfig::Type::standard) return;
+  check_range("the rope scaling's factor", rope.factor, 1.0, 1e6);
+  if (rope.type == RopeConfig::Type::dynamic && config.head_dim < 4)
+    throw_invalid("model config: dynamic rope needs a head_dim of at least 4");
+  if (rope.type != RopeConfig::Type::llama3) return;
+  check_range("the rope scaling's low_freq_factor", rope.low_freq_factor, 1e-6, 1e6);
+  check_range("the rope scaling's high_freq_factor", rope.high_freq_factor, 1e-6, 1e6);
+  check_range("the rope scaling's original_max_position_embeddings", rope.original_max_positions, 1,
+              std::int64_t{1} << 31);
+  if (rope.high_freq_factor <= rope.low_freq_factor)
+    throw_invalid(concat("model config: the rope scaling's high_freq_factor ",
+                         rope.high_freq_factor, " must exceed its low_freq_factor ",
+                         rope.low_freq_factor));
+}
+
+}  // namespace
+
+std::string_view architecture_name(Family family) {
+  switch (family) {
+    case Family::gpt2:
+      return "GPT2LMHeadModel";
+    case Family::llama:
+      return "LlamaForCausalLM";
+    case Family::qwen2:
+      return "Qwen2ForCausalLM";
+  }
+  return "";
+}
+
+void validate(const ModelConfig& config) {
+  // The bounds keep every product of sizes (vocabulary x hidden, rows x intermediate) far inside 64
+  // bits.
+  constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
+  check_range("the vocabulary", config.vocab_size, 1, std::int64_t{1} << 26);
+  check_range("the hidden size", config.hidden_size, 1, kMaxWidth);
+  check_range("the number of layers", config.layers, 1, 10000);
+  check_range("the number of attention heads", config.heads, 1, 65536);
+  check_range("the number of key/value heads", config.kv_heads, 1, 65536);
+  check_range("head_dim", config.head_dim, 1, 65536);
+  check_range("the width of the attention (heads x head_dim)", config.heads * config.head_dim, 1,
+              kMaxWidth);
+  check_range("the intermediate size", config.intermediate_size, 1, 4 * kMaxWidth);
+  check_range("the number of positions", config.max_positions, 1, std::int64_t{1} << 31);
+  check_range("the norm's epsilon", config.norm_eps, 0.0, 1.0);
+  check_range("initializer_range", config.initializer_range, 0.0, 100.0);
+  check_range("the embedding dropout", config.embedding_dropout, 0.0, 0.99);
+  check_range("the attention dropout", config.attention_dropout, 0.0, 0.99);
+  check_range("the residual dropout", config.residual_dropout, 0.0, 0.99);
+  if (config.heads % config.kv_heads != 0)
+    throw_invalid(concat("model config: ", config.heads, " attention heads cannot share ",
+                         config.kv_heads, " key/value heads evenly"));
+  if (config.family == Family::gpt2) {
+    if (config.hidden_size != config.heads * config.head_dim || config.kv_heads != config.heads)
+      throw_invalid(concat("model config: the hidden size ", config.hidden_size,
+                           " is not a multiple of the ", config.heads, " attention heads"));
+  } else {
+    validate_rope(config);
+  }
+}
+
+std::vector<std::string_view> built_in_model_names() {
+  std::vector<std::string_view> names;
+  for (const BuiltIn& model : kBuiltIns) names.push_back(model.name);
+  return names;
+}
+
+ModelConfig built_in_model_config(std::string_view name) {
+  for (const BuiltIn& model : kBuiltIns)
+    if (model.name == name) return model.make();
+  const auto names = built_in_model_names();
+  const std::string nearest = nearest_name(name, names.data(), names.size());
+  std::string all;
+  for (const std::string_view known : names) all += concat(all.empty() ? "" : ", ", known);
+  throw_invalid(concat("no built-in model is called \"", name, "\"",
+                       nearest.empty() ? "" : concat(" (did you mean \"", nearest, "\"?)"),
+                       "; there are: ", all));
+}
+
+std::int64_t parameter_count(const ModelConfig& config) {
+  const std::int64_t c = config.hidden_size, f = config.intermediate_size;
+  const std::int64_t q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
+  const bool gpt2 = config.family == Family::gpt2;
+  const std::int64_t norm = gpt2 ? 2 * c : c;
+  const std::int64_t ups = gpt2 ? 1 : 2;
+  std::int64_t layer = 2 * norm + c * (q + 2 * kv) + q * c + (ups + 1) * c * f;
+  if (config.qkv_bias) layer += q + 2 * kv;
+  if (config.output_bias) layer += c;
+  if (config.mlp_bias) layer += ups * f + c;
+  const std::int64_t table = config.vocab_size * c;
+  return table + (gpt2 ? config.max_positions * c : 0) + config.layers * layer + norm +
+         (config.tied ? 0 : table);
+}
+
+}  // namespace zero3d

@@ -1,0 +1,84 @@
+// What a model is made of, as config.json of a Hugging Face model folder states it: the GPT-2,
+// LLaMA and Qwen2 families. Reads and writes that text; what the sizes mean in memory and
+// arithmetic is the business of models/{gpt2,llama}.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zero3d/core/dtype.h"
+
+namespace zero3d {
+
+/// How rotary positions are stretched beyond what the model was trained on (transformers'
+/// modeling_rope_utils).
+struct RopeConfig {
+  enum class Type { standard, linear, dynamic, llama3 };
+  Type type = Type::standard;  ///< "default" in the file.
+  double theta = 10000.0;
+  double factor = 1.0;                      ///< All but standard.
+  double low_freq_factor = 1.0;             ///< llama3.
+  double high_freq_factor = 4.0;            ///< llama3.
+  std::int64_t original_max_positions = 0;  ///< llama3: the context before stretching.
+};
+
+struct ModelConfig {
+  enum class Family { gpt2, llama, qwen2 };
+  Family family = Family::gpt2;
+
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  ///< Divides heads; equal to it in GPT-2.
+  std::int64_t head_dim = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t max_positions =
+      0;  ///< A bound on the sequence in GPT-2 (its table has so many rows).
+  double norm_eps = 1e-5;
+  double initializer_range = 0.02;
+  bool tied = false;  ///< The head multiplies with the token embedding.
+
+  double embedding_dropout = 0.0;  ///< GPT-2.
+  double attention_dropout = 0.0;
+  double residual_dropout = 0.0;        ///< GPT-2.
+  bool scale_attention = true;          ///< GPT-2: scores divided by sqrt(head_dim).
+  bool scale_by_inverse_layer = false;  ///< GPT-2: scores of layer i also divided by i + 1.
+  bool qkv_bias = false;                ///< LLaMA's attention_bias, always so in Qwen2 and GPT-2.
+  bool output_bias = false;             ///< Of the attention's output projection.
+  bool mlp_bias = false;
+  RopeConfig rope;  ///< LLaMA and Qwen2.
+
+  std::optional<DType> dtype;  ///< What the folder's weights are stored in, where it says so.
+};
+
+/// "GPT2LMHeadModel", "LlamaForCausalLM", "Qwen2ForCausalLM".
+std::string_view architecture_name(ModelConfig::Family family);
+
+/// Parses the text of a config.json; `path` is for messages. Defaults of absent keys are those of
+/// transformers, but the sizes must be there. Throws IoError that names the key, its value and what
+/// is supported: another architecture, an option that would change the arithmetic (a sliding
+/// window, another activation or rope type, quantised weights), or a value out of range.
+ModelConfig parse_model_config(const std::string& text, const std::string& path);
+/// Reads a config.json, or the one of a model folder.
+ModelConfig read_model_config(const std::string& path);
+
+/// The config.json that transformers loads as the same model.
+std::string to_config_json(const ModelConfig& config, DType dtype);
+
+/// Shapes known by name: "gpt2", "llama-160m", ... ("llama-tiny" is sized for bytes of text: 256
+/// byte values and an end-of-text). Throws Error(kInvalid) with the nearest name.
+ModelConfig built_in_model_config(std::string_view name);
+std::vector<std::string_view> built_in_model_names();
+
+/// Checks the sizes against each other and against their ranges, as parse_model_config does; for
+/// configs made in code. Throws Error(kInvalid).
+void validate(const ModelConfig& config);
+
+/// How many parameters the model has, tied ones once.
+std::int64_t parameter_count(const ModelConfig& config);
+
+}  // namespace zero3d
