@@ -1,0 +1,126 @@
+// Streams of the CPU device. QueuedStream is a worker thread with a FIFO; InlineStream runs each
+// task at its launch, for debugging. Both keep their first error, run nothing after it and hand it
+// on through the events they record.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "zero3d/device/cpu/arena.h"
+#include "zero3d/device/event_state.h"
+#include "zero3d/device/stream.h"
+
+namespace zero3d {
+
+struct CpuStreamOptions {
+  int rank = 0;
+  int threads = 1;
+  std::uint64_t jitter_seed = 0;
+};
+
+/// What a stream is doing, for messages of those who wait for it; outlives the stream.
+class StreamStatus final : public Recorder {
+ public:
+  StreamStatus(std::string stream, std::string device)
+      : stream_(std::move(stream)), device_(std::move(device)) {}
+
+  void begin_task(const std::string& what);
+  void end_task();
+  std::string status() const override;
+  std::uint64_t progress() const override;
+  /// The stream now blocks on what another recorder does: its progress counts as this one's.
+  void set_awaited(std::shared_ptr<const EventState> awaited);
+
+ private:
+  const std::string stream_;
+  const std::string device_;
+  mutable std::mutex mutex_;
+  std::string task_;
+  bool running_ = false;
+  std::uint64_t finished_ = 0;
+  std::shared_ptr<const EventState> awaited_;
+};
+
+/// Runs tasks one at a time, on whichever thread the stream says.
+class TaskRunner {
+ public:
+  TaskRunner(const std::string& stream, const std::string& device, const CpuStreamOptions& options);
+
+  /// Runs task unless an earlier one failed; keeps what it throws.
+  void run(const std::string& what, std::size_t bytes, const std::function<void()>& task);
+  /// Blocks until the point is passed and takes over its error.
+  void await(const std::shared_ptr<EventState>& event);
+
+  CpuArena& arena() { return arena_; }
+  const std::shared_ptr<StreamStatus>& status() const { return status_; }
+  const std::exception_ptr& error() const { return error_; }
+
+ private:
+  const std::string stream_;
+  const int rank_;
+  const bool jitter_;
+  std::minstd_rand random_;
+  CpuArena arena_;
+  std::shared_ptr<StreamStatus> status_;
+  std::exception_ptr error_;
+};
+
+class QueuedStream final : public Stream {
+ public:
+  QueuedStream(Device& device, const std::string& name, const CpuStreamOptions& options);
+  ~QueuedStream() override;
+
+  using Stream::launch;
+  void launch(std::string what, std::span<const Access> accesses,
+              std::function<void()> task) override;
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+
+ private:
+  enum class Step { run, record, wait };
+  struct Task {
+    Step step;
+    std::size_t bytes = 0;
+    std::string what;
+    std::function<void()> body;
+    std::shared_ptr<EventState> event;
+  };
+
+  void push(Task task);
+  void work();
+  /// Waits for tasks and takes all there are; false when the stream ends.
+  bool take(std::vector<Task>& batch);
+  void execute(Task task);
+
+  TaskRunner runner_;
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::vector<Task> queue_;
+  std::atomic<bool> pending_{false};  ///< queue_ has tasks, or the end was asked for.
+  bool sleeping_ = false;
+  bool ending_ = false;
+  std::thread worker_;
+};
+
+class InlineStream final : public Stream {
+ public:
+  InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options);
+
+  using Stream::launch;
+  void launch(std::string what, std::span<const Access> accesses,
+              std::function<void()> task) override;
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+
+ private:
+  TaskRunner runner_;
+};
+
+}  // namespace zero3d

@@ -1,0 +1,96 @@
+// How one task runs: error state, jitter, trace span, and what the stream reports about itself.
+#include <chrono>
+#include <thread>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/core/trace.h"
+#include "zero3d/device/cpu/cpu_stream.h"
+
+namespace zero3d {
+
+void StreamStatus::begin_task(const std::string& what) {
+  std::lock_guard lock(mutex_);
+  task_ = what;
+  running_ = true;
+}
+
+void StreamStatus::end_task() {
+  std::lock_guard lock(mutex_);
+  running_ = false;
+  ++finished_;
+}
+
+void StreamStatus::set_awaited(std::shared_ptr<const EventState> awaited) {
+  std::lock_guard lock(mutex_);
+  if (awaited == nullptr) ++finished_;
+  awaited_ = std::move(awaited);
+}
+
+std::string StreamStatus::status() const {
+  std::shared_ptr<const EventState> awaited;
+  std::string text;
+  {
+    std::lock_guard lock(mutex_);
+    awaited = awaited_;
+    text = concat("stream '", stream_, "' of ", device_, ", ",
+                  task_.empty() ? std::string("before its first task")
+                                : concat(running_ ? "in task '" : "after task '", task_, "'"));
+  }
+  if (awaited != nullptr) text += concat(", waiting for ", awaited->recorder_status());
+  return text;
+}
+
+std::uint64_t StreamStatus::progress() const {
+  std::shared_ptr<const EventState> awaited;
+  std::uint64_t finished = 0;
+  {
+    std::lock_guard lock(mutex_);
+    awaited = awaited_;
+    finished = finished_;
+  }
+  return awaited == nullptr ? finished : finished + awaited->recorder_progress();
+}
+
+TaskRunner::TaskRunner(const std::string& stream, const std::string& device,
+                       const CpuStreamOptions& options)
+    : stream_(stream),
+      rank_(options.rank),
+      jitter_(options.jitter_seed != 0),
+      random_(static_cast<std::uint_fast32_t>(options.jitter_seed % 2147483646 + 1)),
+      arena_(options.threads),
+      status_(std::make_shared<StreamStatus>(stream, device)) {}
+
+void TaskRunner::run(const std::string& what, std::size_t bytes,
+                     const std::function<void()>& task) {
+  if (error_ != nullptr) return;
+  if (jitter_) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 500));
+  status_->begin_task(what);
+  const bool traced = Tracer::enabled();
+  const std::int64_t begin = traced ? now_ns() : 0;
+  try {
+    task();
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  if (traced)
+    Tracer::add({what, stream_, rank_, begin, now_ns(), static_cast<std::int64_t>(bytes)});
+  status_->end_task();
+}
+
+void TaskRunner::await(const std::shared_ptr<EventState>& event) {
+  // Waited for even after an error: whoever sees an event of this stream may rely on all work
+  // before it being over, also when that ended badly.
+  if (!event->done()) {
+    status_->set_awaited(event);
+    try {
+      event->await();
+    } catch (...) {
+      if (error_ == nullptr) error_ = std::current_exception();
+    }
+    status_->set_awaited(nullptr);
+  }
+  if (error_ == nullptr && event->done()) error_ = event->error();
+}
+
+}  // namespace zero3d

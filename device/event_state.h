@@ -1,0 +1,58 @@
+// What stands behind an Event: one point of one recorder. For those who implement recorders
+// (streams, I/O queues) and waiters; users of a device need only event.h.
+//
+// A recorder calls Event::begin_record(), names itself with set_recorder(), states what the point
+// comes after (inherit(), only for the hazard checker), and calls complete() exactly once when it
+// has passed the point. All members are thread-safe except set_recorder and inherit, which belong
+// to the recording thread before the event is handed to anyone else.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "zero3d/device/event.h"
+
+namespace zero3d {
+
+/// Who records: asked only when a wait takes too long.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  /// "stream 'compute' of cpu of rank 0, at task 'layer norm'".
+  virtual std::string status() const = 0;
+  /// Grows while work gets done; a wait gives up only after a whole limit without growth.
+  virtual std::uint64_t progress() const = 0;
+};
+
+class EventState {
+ public:
+  static constexpr std::chrono::milliseconds kWaitLimit{300000};
+
+  void set_recorder(std::shared_ptr<const Recorder> recorder) { recorder_ = std::move(recorder); }
+  /// The point is passed; `error` is the first error of the work before it.
+  void complete(std::exception_ptr error = nullptr) noexcept;
+
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  /// Blocks the calling thread until done. Throws Error(kInternal) naming the recorder when it made
+  /// no progress for `limit`. Does not throw error().
+  void await(std::chrono::milliseconds limit = kWaitLimit) const;
+  /// The first error of the work before the point, null if none; only once done.
+  std::exception_ptr error() const { return error_; }
+  std::string recorder_status() const;
+  std::uint64_t recorder_progress() const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable passed_;
+  std::atomic<bool> done_{false};
+  std::exception_ptr error_;
+  std::shared_ptr<const Recorder> recorder_;
+};
+
+}  // namespace zero3d
