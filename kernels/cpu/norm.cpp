@@ -1,0 +1,374 @@
+// LayerNorm and RMSNorm on the CPU. Input passes run over blocks of rows, weight passes over blocks
+// of columns; each row or column is summed by one task in a fixed order.
+#include "zero3d/kernels/norm.h"
+
+#include <cmath>
+
+#include "zero3d/device/parallel.h"
+#include "zero3d/kernels/cpu/simd_targets.h"
+#include "zero3d/kernels/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/norm.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "zero3d/kernels/cpu/simd-inl.h"
+
+#ifndef ZERO3D_KERNELS_CPU_NORM_ARGS
+#define ZERO3D_KERNELS_CPU_NORM_ARGS
+namespace zero3d::kernels {
+namespace {
+
+/// The arguments of all passes, as plain pointers; null where a kernel has none.
+struct NormArgs {
+  DType dtype;
+  std::int64_t rows, width;
+  float eps;
+  bool rms;
+  const void *x, *weight, *bias, *dy, *residual;
+  void* y;  ///< Or dx.
+  float *mean, *rstd;
+  const float *saved_mean, *saved_rstd;
+  DType gradient_dtype;
+  void *dweight, *dbias;
+  bool accumulate;
+};
+
+constexpr std::int64_t kRowBlock = 128;    // rows summed before they join a column's total
+constexpr std::int64_t kColumnBlock = 64;  // columns of one task of a weight pass
+
+}  // namespace
+}  // namespace zero3d::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace zero3d::kernels {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+void layer_norm_row(const NormArgs& a, std::int64_t row) {
+  const T* x = static_cast<const T*>(a.x) + row * a.width;
+  const T* weight = static_cast<const T*>(a.weight);
+  const T* bias = static_cast<const T*>(a.bias);
+  T* y = static_cast<T*>(a.y) + row * a.width;
+  Vec32 sum = set(0);
+  for_lanes(a.width,
+            [&](std::int64_t i, auto lanes) HWY_ATTR { sum = hn::Add(sum, load(x + i, lanes)); });
+  const float mean = sum_of_lanes(sum) / static_cast<float>(a.width);
+  const Vec32 center = set(mean);
+  Vec32 squares = set(0);
+  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const Vec32 off = keep(hn::Sub(load(x + i, lanes), center), lanes);
+    squares = hn::MulAdd(off, off, squares);
+  });
+  const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / static_cast<float>(a.width) + a.eps);
+  const Vec32 factor = set(rstd);
+  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const Vec32 normal = hn::Mul(hn::Sub(load(x + i, lanes), center), factor);
+    store(hn::MulAdd(normal, load(weight + i, lanes), load(bias + i, lanes)), y + i, lanes);
+  });
+  if (a.mean != nullptr) a.mean[row] = mean;
+  if (a.rstd != nullptr) a.rstd[row] = rstd;
+}
+
+template <typename T>
+void rms_norm_row(const NormArgs& a, std::int64_t row) {
+  const T* x = static_cast<const T*>(a.x) + row * a.width;
+  const T* weight = static_cast<const T*>(a.weight);
+  T* y = static_cast<T*>(a.y) + row * a.width;
+  Vec32 squares = set(0);
+  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const Vec32 value = load(x + i, lanes);
+    squares = hn::MulAdd(value, value, squares);
+  });
+  const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / static_cast<float>(a.width) + a.eps);
+  const Vec32 factor = set(rstd);
+  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const Vec32 normal = round_to<T>(hn::Mul(load(x + i, lanes), factor));
+    store(hn::Mul(normal, load(weight + i, lanes)), y + i, lanes);
+  });
+  if (a.rstd != nullptr) a.rstd[row] = rstd;
+}
+
+/// dx = rstd (g - mean(g) - n mean(g n)) with g = dy * weight and n the normalised row; RMSNorm has
+/// no mean(g), and its g is rounded where transformers' product is.
+template <typename T, bool kRms>
+void norm_backward_row(const NormArgs& a, std::int64_t row) {
+  const T* x = static_cast<const T*>(a.x) + row * a.width;
+  const T* dy = static_cast<const T*>(a.dy) + row * a.width;
+  const T* weight = static_cast<const T*>(a.weight);
+  const T* residual =
+      a.residual == nullptr ? nullptr : static_cast<const T*>(a.residual) + row * a.width;
+  T* dx = static_cast<T*>(a.y) + row * a.width;
+  const Vec32 rstd = set(a.saved_rstd[row]);
+  const Vec32 center = set(kRms ? 0.0f : a.saved_mean[row]);
+  const auto normal_at = [&](std::int64_t i, auto lanes) HWY_ATTR {
+    return hn::Mul(kRms ? load(x + i, lanes) : hn::Sub(load(x + i, lanes), center), rstd);
+  };
+  const auto gradient_at = [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const Vec32 product = hn::Mul(load(dy + i, lanes), load(weight + i, lanes));
+    return kRms ? round_to<T>(product) : product;
+  };
+  Vec32 sum = set(0), dot = set(0);
+  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const Vec32 g = gradient_at(i, lanes);
+    if (!kRms) sum = hn::Add(sum, g);
+    dot = hn::MulAdd(g, normal_at(i, lanes), dot);
+  });
+  const Vec32 mean_g = set(kRms ? 0.0f : sum_of_lanes(sum) / static_cast<float>(a.width));
+  const Vec32 mean_gn = set(sum_of_lanes(dot) / static_cast<float>(a.width));
+  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    Vec32 g = gradient_at(i, lanes);
+    if (!kRms) g = hn::Sub(g, mean_g);
+    g = hn::Mul(hn::NegMulAdd(normal_at(i, lanes), mean_gn, g), rstd);
+    if (residual != nullptr) g = hn::Add(g, load(residual + i, lanes));
+    store(g, dx + i, lanes);
+  });
+}
+
+template <typename Lanes>
+HWY_INLINE void store_sum(Vec32 sum, DType dtype, void* to, std::int64_t column, bool accumulate,
+                          Lanes lanes) {
+  with_type(dtype, [&](auto tag) HWY_ATTR {
+    auto* element = static_cast<decltype(tag)*>(to) + column;
+    store(accumulate ? hn::Add(load(element, lanes), sum) : sum, element, lanes);
+  });
+}
+
+/// Sums over all rows for kVectors vectors of columns from `column` on.
+template <typename T, bool kRms, int kVectors, typename Lanes>
+HWY_INLINE void norm_backward_columns(const NormArgs& a, std::int64_t column, Lanes lanes) {
+  const T* x = static_cast<const T*>(a.x) + column;
+  const T* dy = static_cast<const T*>(a.dy) + column;
+  Vec32 dweight[kVectors], dbias[kVectors];
+  for (int v = 0; v < kVectors; ++v) dweight[v] = dbias[v] = set(0);
+  for (std::int64_t block = 0; block < a.rows; block += kRowBlock) {
+    const std::int64_t end = HWY_MIN(block + kRowBlock, a.rows);
+    Vec32 dweight_part[kVectors], dbias_part[kVectors];
+    for (int v = 0; v < kVectors; ++v) dweight_part[v] = dbias_part[v] = set(0);
+    for (std::int64_t row = block; row < end; ++row) {
+      const Vec32 rstd = set(a.saved_rstd[row]);
+      const Vec32 center = set(kRms ? 0.0f : a.saved_mean[row]);
+      for (int v = 0; v < kVectors; ++v) {
+        const std::int64_t at = row * a.width + v * static_cast<std::int64_t>(kLanes);
+        const Vec32 g = load(dy + at, lanes);
+        const Vec32 value = load(x + at, lanes);
+        const Vec32 normal =
+            kRms ? round_to<T>(hn::Mul(value, rstd)) : hn::Mul(hn::Sub(value, center), rstd);
+        dweight_part[v] = hn::MulAdd(g, normal, dweight_part[v]);
+        if (!kRms) dbias_part[v] = hn::Add(dbias_part[v], g);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      dweight[v] = hn::Add(dweight[v], dweight_part[v]);
+      dbias[v] = hn::Add(dbias[v], dbias_part[v]);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t at = column + v * static_cast<std::int64_t>(kLanes);
+    if (a.dweight != nullptr)
+      store_sum(dweight[v], a.gradient_dtype, a.dweight, at, a.accumulate, lanes);
+    if (a.dbias != nullptr) store_sum(dbias[v], a.gradient_dtype, a.dbias, at, a.accumulate, lanes);
+  }
+}
+
+template <typename T, bool kRms>
+void norm_backward_column_block(const NormArgs& a, std::int64_t begin, std::int64_t end) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  std::int64_t column = begin;
+  for (; column + 4 * kStep <= end; column += 4 * kStep)
+    norm_backward_columns<T, kRms, 4>(a, column, AllLanes{});
+  for (; column + kStep <= end; column += kStep)
+    norm_backward_columns<T, kRms, 1>(a, column, AllLanes{});
+  if (column < end)
+    norm_backward_columns<T, kRms, 1>(a, column, SomeLanes{static_cast<std::size_t>(end - column)});
+}
+
+void norm_forward_rows(const NormArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row)
+      a.rms ? rms_norm_row<T>(a, row) : layer_norm_row<T>(a, row);
+  });
+}
+
+void norm_backward_rows(const NormArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row)
+      a.rms ? norm_backward_row<T, true>(a, row) : norm_backward_row<T, false>(a, row);
+  });
+}
+
+void norm_backward_weights(const NormArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    a.rms ? norm_backward_column_block<T, true>(a, begin, end)
+          : norm_backward_column_block<T, false>(a, begin, end);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace zero3d::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace zero3d::kernels {
+namespace {
+
+HWY_EXPORT(norm_forward_rows);
+HWY_EXPORT(norm_backward_rows);
+HWY_EXPORT(norm_backward_weights);
+
+/// Rows of about 16,384 elements a task.
+std::int64_t row_grain(std::int64_t width) { return std::max<std::int64_t>(1, 16384 / width); }
+
+void require_rows(const char* what, const char* name, const ConstView& view, std::int64_t count) {
+  require(view.dtype() == DType::f32 && view.numel() == count, what, "expected ", name,
+          " to be fp32 [", count, "], but ", describe(name, view));
+}
+void require_parameter(const char* what, const char* name, const ConstView& view,
+                       const ConstView& x) {
+  require_float(what, name, view);
+  require(view.numel() == x.shape().last(), what, "expected ", name, " of ", x.shape().last(),
+          " elements, the last dim of x, but ", describe(name, view));
+}
+void require_like(const char* what, const char* name, const ConstView& view, const ConstView& x) {
+  require(view.defined() && view.dtype() == x.dtype() && view.numel() == x.numel(), what,
+          "expected ", name, " like x, but ", describe("x", x), " and ", describe(name, view));
+}
+
+NormArgs base_args(const char* what, const ConstView& x) {
+  require_float(what, "x", x);
+  NormArgs args{};
+  args.dtype = x.dtype();
+  args.rows = x.shape().rows();
+  args.width = x.shape().last();
+  return args;
+}
+
+void forward(Stream& stream, const char* what, bool rms, const ConstView& x,
+             const ConstView& weight, const ConstView& bias, float eps, const View& y,
+             const View& mean, const View& rstd) {
+  NormArgs args = base_args(what, x);
+  require_parameter(what, "weight", weight, x);
+  require_same_dtype(what, "weight", weight, "x", x);
+  if (!rms) require_parameter(what, "bias", bias, x);
+  if (!rms) require_same_dtype(what, "bias", bias, "x", x);
+  require_like(what, "y", y, x);
+  if (mean.defined()) require_rows(what, "mean", mean, args.rows);
+  if (rstd.defined()) require_rows(what, "rstd", rstd, args.rows);
+  args.rms = rms;
+  args.eps = eps;
+  args.x = x.data();
+  args.weight = weight.data();
+  args.bias = bias.data();
+  args.y = y.data();
+  args.mean = mean.defined() ? mean.as<float>() : nullptr;
+  args.rstd = rstd.defined() ? rstd.as<float>() : nullptr;
+  dispatch(stream, what,
+           {reads(x), reads(weight), reads(bias), writes(y), writes(mean), writes(rstd)}, [args] {
+             parallel_for(args.rows, row_grain(args.width),
+                          [&args](std::int64_t begin, std::int64_t end) {
+                            HWY_DYNAMIC_DISPATCH(norm_forward_rows)(args, begin, end);
+                          });
+           });
+}
+
+void backward_input(Stream& stream, const char* what, bool rms, const ConstView& dy,
+                    const ConstView& x, const ConstView& weight, const ConstView& mean,
+                    const ConstView& rstd, const ConstView& residual, const View& dx) {
+  NormArgs args = base_args(what, x);
+  require_like(what, "dy", dy, x);
+  require_parameter(what, "weight", weight, x);
+  require_same_dtype(what, "weight", weight, "x", x);
+  if (!rms) require_rows(what, "mean", mean, args.rows);
+  require_rows(what, "rstd", rstd, args.rows);
+  if (residual.defined()) require_like(what, "dx_residual", residual, x);
+  require_like(what, "dx", dx, x);
+  args.rms = rms;
+  args.x = x.data();
+  args.dy = dy.data();
+  args.weight = weight.data();
+  args.saved_mean = rms ? nullptr : mean.as<float>();
+  args.saved_rstd = rstd.as<float>();
+  args.residual = residual.data();
+  args.y = dx.data();
+  dispatch(
+      stream, what,
+      {reads(dy), reads(x), reads(weight), reads(mean), reads(rstd), reads(residual), writes(dx)},
+      [args] {
+        parallel_for(args.rows, row_grain(args.width),
+                     [&args](std::int64_t begin, std::int64_t end) {
+                       HWY_DYNAMIC_DISPATCH(norm_backward_rows)(args, begin, end);
+                     });
+      });
+}
+
+void backward_weight(Stream& stream, const char* what, bool rms, const ConstView& dy,
+                     const ConstView& x, const ConstView& mean, const ConstView& rstd,
+                     const View& dweight, const View& dbias, bool accumulate) {
+  if (!dweight.defined() && !dbias.defined()) return;
+  NormArgs args = base_args(what, x);
+  require_like(what, "dy", dy, x);
+  if (!rms) require_rows(what, "mean", mean, args.rows);
+  require_rows(what, "rstd", rstd, args.rows);
+  if (dweight.defined()) require_parameter(what, "dweight", dweight, x);
+  if (dbias.defined()) require_parameter(what, "dbias", dbias, x);
+  if (dweight.defined() && dbias.defined())
+    require_same_dtype(what, "dweight", dweight, "dbias", dbias);
+  args.rms = rms;
+  args.x = x.data();
+  args.dy = dy.data();
+  args.saved_mean = rms ? nullptr : mean.as<float>();
+  args.saved_rstd = rstd.as<float>();
+  args.gradient_dtype = dweight.defined() ? dweight.dtype() : dbias.dtype();
+  args.dweight = dweight.data();
+  args.dbias = dbias.data();
+  args.accumulate = accumulate;
+  dispatch(stream, what,
+           {reads(dy), reads(x), reads(mean), reads(rstd), writes(dweight), writes(dbias)}, [args] {
+             parallel_for(args.width, kColumnBlock, [&args](std::int64_t begin, std::int64_t end) {
+               HWY_DYNAMIC_DISPATCH(norm_backward_weights)(args, begin, end);
+             });
+           });
+}
+
+}  // namespace
+
+void layer_norm_forward(Stream& stream, const ConstView& x, const ConstView& weight,
+                        const ConstView& bias, float eps, const View& y, const View& mean,
+                        const View& rstd) {
+  forward(stream, "layer_norm_forward", false, x, weight, bias, eps, y, mean, rstd);
+}
+void layer_norm_backward_input(Stream& stream, const ConstView& dy, const ConstView& x,
+                               const ConstView& weight, const ConstView& mean,
+                               const ConstView& rstd, const ConstView& dx_residual,
+                               const View& dx) {
+  backward_input(stream, "layer_norm_backward_input", false, dy, x, weight, mean, rstd, dx_residual,
+                 dx);
+}
+void layer_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
+                                const ConstView& mean, const ConstView& rstd, const View& dweight,
+                                const View& dbias, bool accumulate) {
+  backward_weight(stream, "layer_norm_backward_weight", false, dy, x, mean, rstd, dweight, dbias,
+                  accumulate);
+}
+
+void rms_norm_forward(Stream& stream, const ConstView& x, const ConstView& weight, float eps,
+                      const View& y, const View& rstd) {
+  forward(stream, "rms_norm_forward", true, x, weight, {}, eps, y, {}, rstd);
+}
+void rms_norm_backward_input(Stream& stream, const ConstView& dy, const ConstView& x,
+                             const ConstView& weight, const ConstView& rstd,
+                             const ConstView& dx_residual, const View& dx) {
+  backward_input(stream, "rms_norm_backward_input", true, dy, x, weight, {}, rstd, dx_residual, dx);
+}
+void rms_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
+                              const ConstView& rstd, const View& dweight, bool accumulate) {
+  backward_weight(stream, "rms_norm_backward_weight", true, dy, x, {}, rstd, dweight, {},
+                  accumulate);
+}
+
+}  // namespace zero3d::kernels
+#endif  // HWY_ONCE

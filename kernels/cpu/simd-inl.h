@@ -1,0 +1,166 @@
+// Vector code shared by the CPU kernels, compiled once per instruction set (included after
+// hwy/foreach_target.h): loads and stores of f32, bf16 and f16 as vectors of fp32 with the
+// conversions of core/half.h, loops with a partial last vector, and functions that keep NaN.
+#include <cstdint>
+#include <cstring>
+
+#include "zero3d/core/dtype.h"
+#include "zero3d/core/half.h"
+
+#if defined(ZERO3D_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ZERO3D_KERNELS_CPU_SIMD_INL_H_
+#undef ZERO3D_KERNELS_CPU_SIMD_INL_H_
+#else
+#define ZERO3D_KERNELS_CPU_SIMD_INL_H_
+#endif
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zero3d::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using U32 = hn::Rebind<std::uint32_t, F32>;
+using U16 = hn::Rebind<std::uint16_t, F32>;
+using F16 = hn::Rebind<hwy::float16_t, F32>;
+using Vec32 = hn::Vec<F32>;
+inline constexpr std::size_t kLanes = hn::MaxLanes(F32());
+
+// --- Loads and stores of a full vector
+
+HWY_INLINE Vec32 load(const float* from) { return hn::LoadU(F32(), from); }
+
+HWY_INLINE Vec32 load(const bf16* from) {
+  const auto bits = hn::LoadU(U16(), reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), bits)));
+}
+
+HWY_INLINE Vec32 load(const f16* from) {
+#if HWY_TARGET == HWY_SSE2
+  HWY_ALIGN float wide[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) wide[i] = to_float(from[i]);
+  return hn::Load(F32(), wide);
+#else
+  return hn::PromoteTo(F32(), hn::LoadU(F16(), reinterpret_cast<const hwy::float16_t*>(from)));
+#endif
+}
+
+HWY_INLINE void store(Vec32 value, float* to) { hn::StoreU(value, F32(), to); }
+
+/// The bits of bf16 nearest to `value` (ties to even), in the low half of each lane.
+HWY_INLINE hn::Vec<U32> bf16_bits(Vec32 value) {
+  const U32 d;
+  const auto bits = hn::BitCast(d, value);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(d, 1u));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fffu))));
+  const auto is_nan = hn::RebindMask(d, hn::Ne(value, value));
+  return hn::IfThenElse(is_nan, hn::Or(high, hn::Set(d, 0x40u)), rounded);
+}
+
+HWY_INLINE void store(Vec32 value, bf16* to) {
+  hn::StoreU(hn::TruncateTo(U16(), bf16_bits(value)), U16(), reinterpret_cast<std::uint16_t*>(to));
+}
+
+HWY_INLINE void store(Vec32 value, f16* to) {
+#if HWY_TARGET == HWY_SSE2
+  HWY_ALIGN float wide[kLanes];
+  hn::Store(value, F32(), wide);
+  for (std::size_t i = 0; i < kLanes; ++i) to[i] = to_f16(wide[i]);
+#else
+  hn::StoreU(hn::DemoteTo(F16(), value), F16(), reinterpret_cast<hwy::float16_t*>(to));
+#endif
+}
+
+/// What a store to T and a load would leave.
+template <typename T>
+HWY_INLINE Vec32 round_to(Vec32 value);
+template <>
+HWY_INLINE Vec32 round_to<float>(Vec32 value) {
+  return value;
+}
+template <>
+HWY_INLINE Vec32 round_to<bf16>(Vec32 value) {
+  return hn::BitCast(F32(), hn::ShiftLeft<16>(bf16_bits(value)));
+}
+template <>
+HWY_INLINE Vec32 round_to<f16>(Vec32 value) {
+#if HWY_TARGET == HWY_SSE2
+  f16 narrow[kLanes];
+  store(value, narrow);
+  return load(narrow);
+#else
+  return hn::PromoteTo(F32(), hn::DemoteTo(F16(), value));
+#endif
+}
+
+// --- Loops over a row, whose last vector may be partial
+
+struct AllLanes {};
+struct SomeLanes {
+  std::size_t count;
+};
+
+template <typename T>
+HWY_INLINE Vec32 load(const T* from, AllLanes) {
+  return load(from);
+}
+/// Lanes from `count` on are zero; nothing past the `count` elements is read.
+template <typename T>
+HWY_INLINE Vec32 load(const T* from, SomeLanes lanes) {
+  HWY_ALIGN T padded[kLanes] = {};
+  std::memcpy(padded, from, lanes.count * sizeof(T));
+  return load(padded);
+}
+template <typename T>
+HWY_INLINE void store(Vec32 value, T* to, AllLanes) {
+  store(value, to);
+}
+template <typename T>
+HWY_INLINE void store(Vec32 value, T* to, SomeLanes lanes) {
+  HWY_ALIGN T padded[kLanes];
+  store(value, padded);
+  std::memcpy(to, padded, lanes.count * sizeof(T));
+}
+/// Zero in the lanes that the loop does not cover: for sums of values that are not zero there.
+HWY_INLINE Vec32 keep(Vec32 value, AllLanes) { return value; }
+HWY_INLINE Vec32 keep(Vec32 value, SomeLanes lanes) {
+  return hn::IfThenElseZero(hn::FirstN(F32(), lanes.count), value);
+}
+
+/// body(i, lanes) for i = 0, kLanes, ... below count.
+template <typename Body>
+HWY_INLINE void for_lanes(std::int64_t count, const Body& body) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  std::int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) body(i, AllLanes{});
+  if (i < count) body(i, SomeLanes{static_cast<std::size_t>(count - i)});
+}
+
+// --- Arithmetic
+
+HWY_INLINE Vec32 set(float value) { return hn::Set(F32(), value); }
+HWY_INLINE float sum_of_lanes(Vec32 value) { return hn::GetLane(hn::SumOfLanes(F32(), value)); }
+HWY_INLINE float max_of_lanes(Vec32 value) { return hn::GetLane(hn::MaxOfLanes(F32(), value)); }
+
+/// e^x for x <= 88, at most a few units in the last place off; NaN stays NaN.
+HWY_INLINE Vec32 exp(Vec32 x) { return hn::IfThenElse(hn::Ne(x, x), x, hn::Exp(F32(), x)); }
+
+/// body(T{}) with the T of `dtype`, one of f32, bf16, f16 (checked when the kernel was enqueued).
+template <typename Body>
+HWY_INLINE void with_type(DType dtype, const Body& body) {
+  if (dtype == DType::f32) {
+    body(float{});
+  } else if (dtype == DType::bf16) {
+    body(bf16{});
+  } else {
+    body(f16{});
+  }
+}
+
+}  // namespace zero3d::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
