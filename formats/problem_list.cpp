@@ -1,0 +1,49 @@
+#include "zero3d/formats/problem_list.h"
+
+#include <algorithm>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+
+namespace zero3d {
+
+std::string printable(std::string_view text) {
+  static constexpr std::size_t kLongest = 120;
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "'";
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out += c;
+    } else {
+      out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return out + (text.size() > kLongest ? "...'" : "'");
+}
+
+void ProblemList::add(std::string problem) {
+  if (count_++ < kShown) shown_.push_back(std::move(problem));
+}
+
+std::string ProblemList::text(std::string_view what) const {
+  std::string out = concat(what, ":");
+  for (const std::string& problem : shown_) out += concat("\n  - ", problem);
+  if (count_ > shown_.size()) out += concat("\n  and ", count_ - shown_.size(), " more");
+  return out;
+}
+
+void ProblemList::throw_if_any(const std::string& path, std::string_view what) const {
+  if (!empty()) throw IoError(path, 0, text(what));
+}
+
+std::string name_list(const std::vector<std::string>& names, std::size_t shown) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
+    out += concat(i == 0 ? "" : ", ", printable(names[i]));
+  }
+  if (names.size() > shown) out += concat(" and ", names.size() - shown, " more");
+  return out;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,207 @@
+#include "zero3d/formats/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/formats/convert.h"
+#include "zero3d/formats/problem_list.h"
+#include "zero3d/formats/safetensors_header.h"
+
+namespace zero3d {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format's bytes are little-endian");
+
+constexpr std::size_t kChunkBytes = 1u << 18;
+
+std::string read_header(const InputFile& file) {
+  if (file.bytes() < 8) {
+    throw IoError(file.path(), 0,
+                  concat("truncated safetensors file: expected 8 bytes of header size, found ",
+                         file.bytes(), " bytes in all"));
+  }
+  std::uint64_t bytes = 0;
+  file.read(0, &bytes, sizeof bytes);
+  if (bytes > SafetensorsFile::kMaxHeaderBytes) {
+    throw IoError(file.path(), 0,
+                  concat("no safetensors file: its first 8 bytes give a header of ", bytes,
+                         " bytes, the format allows ", SafetensorsFile::kMaxHeaderBytes));
+  }
+  if (bytes > file.bytes() - 8) {
+    throw IoError(file.path(), 0,
+                  concat("truncated safetensors file: expected a header of ", bytes,
+                         " bytes, found ", file.bytes() - 8));
+  }
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  file.read(8, text.data(), text.size());
+  return text;
+}
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code code;
+  return std::filesystem::exists(path, code);
+}
+
+/// Why a folder has no weights for us, with what it has instead.
+std::string no_weights(const std::filesystem::path& folder) {
+  std::string text =
+      "expected model.safetensors or model.safetensors.index.json in the folder, found neither";
+  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (is_there(folder / other)) {
+      text += concat("; ", other,
+                     " is there: save the model again with save_pretrained, which writes "
+                     "safetensors");
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::int64_t SafetensorsEntry::numel() const {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
+std::string to_string(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += concat(i == 0 ? "" : ", ", shape[i]);
+  return text + "]";
+}
+
+bool same_shape(const std::vector<std::int64_t>& a, const Shape& b) {
+  if (a.size() != static_cast<std::size_t>(b.rank())) return false;
+  for (int dim = 0; dim < b.rank(); ++dim) {
+    if (a[static_cast<std::size_t>(dim)] != b[dim]) return false;
+  }
+  return true;
+}
+
+SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) {
+  const std::string text = read_header(file_);
+  const std::uint64_t offset = 8 + text.size();
+  SafetensorsHeader header =
+      parse_safetensors_header(file_.path(), text, offset, file_.bytes() - offset);
+  tensors_ = std::move(header.tensors);
+  metadata_ = std::move(header.metadata);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+void SafetensorsFile::read(const SafetensorsEntry& entry, std::int64_t first,
+                           const View& dst) const {
+  const std::int64_t count = dst.numel();
+  if (!entry.dtype || !is_convertible(*entry.dtype, dst.dtype())) {
+    throw IoError(
+        path(), 0,
+        concat("tensor ", printable(entry.name), " has dtype ", printable(entry.dtype_name),
+               ", which cannot be read as ", name_of(dst.dtype())));
+  }
+  if (first < 0 || count > entry.numel() || first > entry.numel() - count) {
+    throw_invalid(concat("elements [", first, ", ", first, " + ", count, ") of tensor ",
+                         printable(entry.name), " asked for, it has ", entry.numel()));
+  }
+  const std::size_t size = size_of(*entry.dtype);
+  std::uint64_t offset = entry.begin + static_cast<std::uint64_t>(first) * size;
+  if (*entry.dtype == dst.dtype()) {
+    file_.read(offset, dst.data(), static_cast<std::size_t>(count) * size);
+    return;
+  }
+  std::vector<std::byte> chunk(std::min(kChunkBytes, static_cast<std::size_t>(count) * size));
+  std::byte* out = dst.data();
+  for (std::size_t left = static_cast<std::size_t>(count); left > 0;) {
+    const std::size_t part = std::min(left, kChunkBytes / size);
+    file_.read(offset, chunk.data(), part * size);
+    convert_elements(*entry.dtype, chunk.data(), dst.dtype(), out, part);
+    offset += part * size;
+    out += part * size_of(dst.dtype());
+    left -= part;
+  }
+}
+
+SafetensorsFolder::SafetensorsFolder(std::string path) : path_(std::move(path)) {
+  const std::filesystem::path folder(path_);
+  std::error_code code;
+  if (!std::filesystem::exists(folder, code)) {
+    throw IoError(path_, code ? code.value() : ENOENT,
+                  concat("no such model folder (looked from ",
+                         std::filesystem::current_path(code).string(), ")"));
+  }
+  if (!std::filesystem::is_directory(folder, code)) {
+    files_.push_back(std::make_unique<SafetensorsFile>(path_));
+  } else if (is_there(folder / "model.safetensors")) {
+    files_.push_back(std::make_unique<SafetensorsFile>((folder / "model.safetensors").string()));
+  } else if (is_there(folder / "model.safetensors.index.json")) {
+    open_shards((folder / "model.safetensors.index.json").string());
+  } else {
+    throw IoError(path_, 0, no_weights(folder));
+  }
+  for (const auto& file : files_) {
+    for (const SafetensorsEntry& entry : file->tensors()) {
+      tensors_.emplace(entry.name, Tensor{&entry, file.get()});
+    }
+  }
+}
+
+void SafetensorsFolder::open_shards(const std::string& index_path) {
+  const auto weight_map = parse_safetensors_index(
+      index_path, InputFile(index_path).read_all(SafetensorsFile::kMaxHeaderBytes));
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : weight_map) names.insert(file);
+
+  ProblemList problems;
+  std::map<std::string_view, std::string_view> found;  // tensor -> shard
+  std::set<std::string_view> unreadable;
+  for (const std::string& name : names) {
+    try {
+      files_.push_back(
+          std::make_unique<SafetensorsFile>((std::filesystem::path(path_) / name).string()));
+    } catch (const IoError& error) {
+      problems.add(error.what());
+      unreadable.insert(name);
+      continue;
+    }
+    for (const SafetensorsEntry& entry : files_.back()->tensors()) {
+      const auto [it, fresh] = found.emplace(entry.name, name);
+      if (!fresh) {
+        problems.add(
+            concat("tensor ", printable(entry.name), " is in ", it->second, " and in ", name));
+      }
+    }
+  }
+  for (const auto& [tensor, file] : weight_map) {
+    const auto it = found.find(tensor);
+    if (it != found.end() && it->second != file) {
+      problems.add(concat("tensor ", printable(tensor), ": the index says ", file, ", it is in ",
+                          it->second));
+    } else if (it == found.end() && unreadable.count(file) == 0) {
+      problems.add(
+          concat("tensor ", printable(tensor), ": the index says ", file, ", it is not there"));
+    }
+  }
+  problems.throw_if_any(path_, "damaged model folder");
+}
+
+const SafetensorsFolder::Tensor* SafetensorsFolder::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+void SafetensorsFolder::read(std::string_view name, std::int64_t first, const View& dst) const {
+  const Tensor* tensor = find(name);
+  if (tensor == nullptr) throw IoError(path_, 0, concat("no tensor ", printable(name)));
+  tensor->file->read(*tensor->entry, first, dst);
+}
+
+}  // namespace zero3d
