@@ -1,0 +1,51 @@
+// Chooses the family's blocks.
+#include "zero3d/models/build.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "zero3d/core/text.h"
+#include "zero3d/models/gpt2.h"
+#include "zero3d/models/llama.h"
+
+namespace zero3d {
+namespace {
+
+class LanguageModel final : public Module {
+ public:
+  explicit LanguageModel(std::vector<std::unique_ptr<Block>> blocks) : blocks_(std::move(blocks)) {}
+  const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<Module> build_model(const ModelConfig& config) {
+  validate(config);
+  return std::make_unique<LanguageModel>(config.family == ModelConfig::Family::gpt2
+                                             ? make_gpt2_blocks(config)
+                                             : make_llama_blocks(config));
+}
+
+std::vector<ParameterSpec> list_parameters(const Module& module) {
+  std::vector<ParameterSpec> unique;
+  std::map<std::string, std::size_t> seen;
+  for (const auto& block : module.blocks()) {
+    for (ParameterSpec& spec : block->parameters()) {
+      const auto [at, fresh] = seen.try_emplace(spec.name, unique.size());
+      if (fresh) {
+        unique.push_back(std::move(spec));
+      } else if (unique[at->second].shape != spec.shape) {
+        throw_invalid(concat("parameter ", spec.name, " is declared as ",
+                             to_string(unique[at->second].shape), " and again, by block ",
+                             block->name(), ", as ", to_string(spec.shape)));
+      }
+    }
+  }
+  return unique;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,188 @@
+// Embedding and head: their order of work and the bytes it needs.
+#include "zero3d/models/end_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "zero3d/core/text.h"
+#include "zero3d/device/device.h"
+#include "zero3d/kernels/embedding.h"
+#include "zero3d/kernels/loss.h"
+
+namespace zero3d {
+namespace {
+
+enum EmbeddingSlot : std::size_t { kTokens, kHiddenGradient };
+enum HeadSlot : std::size_t {
+  kHidden,
+  kMean,
+  kRstd,
+  kLogits,
+  kTargets,
+  kLogSum,
+  kLoss,
+  kHeadSlots
+};
+
+}  // namespace
+
+Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
+  Tensor tokens = std::move(inputs[0]);
+  const std::int64_t seq = tokens.shape()[1];
+  const ConstView table = context.parameter(parts_.table);
+  ConstView positions;
+  if (parts_.positions) {
+    positions = context.parameter(*parts_.positions);
+    if (seq > positions.shape()[0])
+      throw_invalid(concat("a sequence of ", seq, " tokens does not fit the model's ",
+                           positions.shape()[0], " positions (n_positions in config.json)"));
+  }
+  Tensor hidden = context.allocate({tokens.shape()[0], seq, table.shape()[1]});
+  kernels::embedding_forward(context.stream(), tokens, table, positions, hidden);
+  if (parts_.dropout.active(context)) {
+    Tensor dropped = context.allocate(hidden.shape());
+    parts_.dropout.apply(context, hidden, seq, {}, dropped);
+    hidden = std::move(dropped);
+  }
+  inputs[0] = std::move(hidden);
+  if (context.saves()) saved.tensors.push_back(std::move(tokens));
+  return inputs;
+}
+
+Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_gradients,
+                                       Saved& saved) {
+  Tensor dhidden = std::move(output_gradients[0]);
+  if (parts_.dropout.active(context)) {
+    Tensor dropped = context.allocate(dhidden.shape());
+    parts_.dropout.apply(context, dhidden, dhidden.shape()[1], {}, dropped);
+    dhidden = std::move(dropped);
+  }
+  output_gradients[0].reset();
+  saved.tensors.resize(kHiddenGradient);
+  saved.tensors.push_back(std::move(dhidden));
+  return output_gradients;
+}
+
+void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
+  const ConstView dhidden = saved.tensors[kHiddenGradient];
+  const std::int64_t seq = dhidden.shape()[1];
+  if (const View dtable = context.gradient(parts_.table); dtable.defined())
+    kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden, dtable,
+                                context.accumulate_gradient(parts_.table));
+  if (parts_.positions) {
+    if (const View dpositions = context.gradient(*parts_.positions); dpositions.defined())
+      kernels::position_backward(context.stream(), dhidden, seq, dpositions,
+                                 context.accumulate_gradient(*parts_.positions));
+  }
+  saved.tensors.clear();
+}
+
+Block::ActivationBytes EmbeddingBlock::activation_bytes(std::int64_t batch, std::int64_t seq,
+                                                        DType dtype) const {
+  const std::int64_t rows = batch * seq, ids = rows * 4;
+  const std::int64_t width = parts_.parameters.specs()[parts_.table].shape[1];
+  const std::int64_t hidden = rows * width * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t hiddens = parts_.dropout.p > 0 ? 2 * hidden : hidden;
+  ActivationBytes bytes;
+  bytes.saved = ids;
+  bytes.forward_peak = 2 * ids + hiddens;
+  bytes.backward_peak = ids + hiddens;
+  return bytes;
+}
+
+Values HeadBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
+  Tensor hidden = std::move(inputs[0]);
+  Tensor targets = inputs.size() > 1 ? std::move(inputs[1]) : Tensor();
+  inputs.clear();
+  const std::int64_t rows = hidden.shape().rows();
+  const bool saves = context.saves() && targets.defined();
+
+  Tensor mean, rstd;
+  if (saves) {
+    if (parts_.norm.has_mean()) mean = context.allocate(DType::f32, {rows});
+    rstd = context.allocate(DType::f32, {rows});
+  }
+  Tensor normed = context.allocate(hidden.shape());
+  parts_.norm.forward(context, hidden, normed, mean, rstd);
+  if (!saves) hidden.reset();
+  Tensor logits = context.allocate({rows, parts_.head.out});
+  parts_.head.forward(context, normed, logits);
+  normed.reset();
+  if (!targets.defined()) {
+    inputs.push_back(std::move(logits));
+    return inputs;
+  }
+
+  Tensor log_sum = context.allocate(DType::f32, {rows});
+  Tensor loss = context.allocate(DType::f32, {2});
+  kernels::cross_entropy_forward(context.stream(), logits, targets, log_sum, loss);
+  if (saves) {
+    Tensor kept = context.allocate(DType::f32, {2});  // backward divides by its count
+    context.stream().device().copy(context.stream(), kept, loss);
+    saved.tensors.resize(kHeadSlots);
+    saved.tensors[kHidden] = std::move(hidden);
+    saved.tensors[kMean] = std::move(mean);
+    saved.tensors[kRstd] = std::move(rstd);
+    saved.tensors[kLogits] = std::move(logits);
+    saved.tensors[kTargets] = std::move(targets);
+    saved.tensors[kLogSum] = std::move(log_sum);
+    saved.tensors[kLoss] = std::move(kept);
+  }
+  inputs.push_back(std::move(loss));
+  return inputs;
+}
+
+Values HeadBlock::backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) {
+  std::vector<Tensor>& slots = saved.tensors;
+  kernels::cross_entropy_backward(context.stream(), slots[kLogits], slots[kTargets], slots[kLogSum],
+                                  slots[kLoss], output_gradients[0]);
+  output_gradients.clear();
+  output_gradients.resize(2);  // one for hidden, none for targets
+  slots[kTargets].reset();
+  slots[kLogSum].reset();
+  slots[kLoss].reset();
+
+  const ConstView dlogits = slots[kLogits];
+  parts_.head.backward_bias(context, dlogits);
+  const bool trains_weight = parts_.head.trains_weight(context);
+  if (context.wants_input_gradient() || parts_.norm.trains(context)) {
+    Tensor dnormed = context.allocate(slots[kHidden].shape());
+    parts_.head.backward_input(context, dlogits, dnormed);
+    if (!trains_weight) slots[kLogits].reset();
+    parts_.norm.backward_weight(context, dnormed, slots[kHidden], slots[kMean], slots[kRstd]);
+    if (context.wants_input_gradient()) {
+      output_gradients[0] = context.allocate(dnormed.shape());
+      parts_.norm.backward_input(context, dnormed, slots[kHidden], slots[kMean], slots[kRstd], {},
+                                 output_gradients[0]);
+    }
+  }
+  slots[kMean].reset();
+  slots[kRstd].reset();
+  return output_gradients;
+}
+
+void HeadBlock::backward_weights(BlockContext& context, Saved& saved) {
+  std::vector<Tensor>& slots = saved.tensors;
+  if (parts_.head.trains_weight(context)) {
+    Tensor normed = context.allocate(slots[kHidden].shape());
+    parts_.norm.forward(context, slots[kHidden], normed, {}, {});
+    slots[kHidden].reset();
+    parts_.head.backward_weight(context, normed, slots[kLogits]);
+  }
+  slots.clear();
+}
+
+Block::ActivationBytes HeadBlock::activation_bytes(std::int64_t batch, std::int64_t seq,
+                                                   DType dtype) const {
+  const std::int64_t rows = batch * seq, row = rows * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t hidden = row * parts_.head.in, logits = row * parts_.head.out;
+  const std::int64_t statistics = parts_.norm.statistics_bytes(rows), ids = rows * 4;
+  const std::int64_t loss = 8, seed = 4;
+  ActivationBytes bytes;
+  bytes.saved = hidden + statistics + logits + ids + rows * 4 + loss;
+  bytes.forward_peak = std::max(2 * hidden + statistics + logits + ids, bytes.saved + loss);
+  bytes.backward_peak = std::max(bytes.saved + seed, 3 * hidden + statistics + logits);
+  return bytes;
+}
+
+}  // namespace zero3d

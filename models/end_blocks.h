@@ -1,0 +1,62 @@
+// The first and the last block of a language model: embedding, and final norm with the head and its
+// cross-entropy.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "zero3d/models/layers.h"
+
+namespace zero3d {
+
+struct EmbeddingParts {
+  std::string name;
+  ParameterList parameters;
+  std::size_t table = 0;
+  std::optional<std::size_t> positions;  ///< Rows bound the sequence.
+  Dropout dropout;
+};
+
+/// {tokens [B, T], rest...} -> {hidden [B, T, C], rest...}.
+class EmbeddingBlock final : public Block {
+ public:
+  explicit EmbeddingBlock(EmbeddingParts parts) : parts_(std::move(parts)) {}
+
+  std::string name() const override { return parts_.name; }
+  std::vector<ParameterSpec> parameters() const override { return parts_.parameters.specs(); }
+  Values forward(BlockContext& context, Values inputs, Saved& saved) override;
+  Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) override;
+  void backward_weights(BlockContext& context, Saved& saved) override;
+  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
+                                   DType dtype) const override;
+
+ private:
+  EmbeddingParts parts_;
+};
+
+struct HeadParts {
+  std::string name;
+  ParameterList parameters;
+  Norm norm;
+  Linear head;
+};
+
+/// {hidden [B, T, C], targets [B, T]} -> {loss fp32 [2]}, or {logits [B*T, V]} without targets. The
+/// logits are made once, in the run's dtype; backward turns them into their gradient in place.
+class HeadBlock final : public Block {
+ public:
+  explicit HeadBlock(HeadParts parts) : parts_(std::move(parts)) {}
+
+  std::string name() const override { return parts_.name; }
+  std::vector<ParameterSpec> parameters() const override { return parts_.parameters.specs(); }
+  Values forward(BlockContext& context, Values inputs, Saved& saved) override;
+  Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) override;
+  void backward_weights(BlockContext& context, Saved& saved) override;
+  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
+                                   DType dtype) const override;
+
+ private:
+  HeadParts parts_;
+};
+
+}  // namespace zero3d

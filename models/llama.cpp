@@ -1,0 +1,93 @@
+// What LLaMA and Qwen2 declare, in transformers' order, with their initial values.
+#include "zero3d/models/llama.h"
+
+#include <cmath>
+#include <utility>
+
+#include "zero3d/core/text.h"
+#include "zero3d/models/end_blocks.h"
+#include "zero3d/models/transformer_block.h"
+
+namespace zero3d {
+namespace {
+
+using Cut = LinearOptions::Cut;
+
+constexpr const char* kTokenTable = "model.embed_tokens.weight";
+
+std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
+  EmbeddingParts parts;
+  parts.name = "embedding";
+  ParameterSpec table;
+  table.name = kTokenTable;
+  table.shape = Shape{config.vocab_size, config.hidden_size};
+  table.initial = normal_values(table.name, static_cast<float>(config.initializer_range));
+  table.split.dim = 0;
+  table.adds_gradient = true;
+  parts.table = parts.parameters.add(std::move(table));
+  return std::make_unique<EmbeddingBlock>(std::move(parts));
+}
+
+std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
+                                  const std::shared_ptr<const Rope>& rope) {
+  const std::string prefix = concat("model.layers.", layer, ".");
+  const auto linear = [&](ParameterList& list, const char* name, std::int64_t in, std::int64_t out,
+                          bool biased, Cut cut) {
+    LinearOptions options;
+    options.prefix = prefix + name;
+    options.in = in;
+    options.out = out;
+    options.biased = biased;
+    options.stddev = config.initializer_range;
+    options.cut = cut;
+    return declare_linear(list, options);
+  };
+
+  TransformerParts parts;
+  parts.name = concat("layers.", layer);
+  ParameterList& list = parts.parameters;
+  const std::int64_t c = config.hidden_size, wide = config.intermediate_size;
+  const std::int64_t q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
+  Attention& attention = parts.attention;
+  attention.inputs = {linear(list, "self_attn.q_proj", c, q, config.qkv_bias, Cut::outputs),
+                      linear(list, "self_attn.k_proj", c, kv, config.qkv_bias, Cut::outputs),
+                      linear(list, "self_attn.v_proj", c, kv, config.qkv_bias, Cut::outputs)};
+  attention.output = linear(list, "self_attn.o_proj", q, c, config.output_bias, Cut::inputs);
+  attention.heads = config.heads;
+  attention.kv_heads = config.kv_heads;
+  attention.head_dim = config.head_dim;
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  attention.probabilities = Dropout(config.attention_dropout, layer + 1, DropoutSite::attention);
+  attention.rope = rope;
+
+  parts.mlp.inputs = {linear(list, "mlp.gate_proj", c, wide, config.mlp_bias, Cut::outputs),
+                      linear(list, "mlp.up_proj", c, wide, config.mlp_bias, Cut::outputs)};
+  parts.mlp.output = linear(list, "mlp.down_proj", wide, c, config.mlp_bias, Cut::inputs);
+  parts.norm1 = declare_rms_norm(list, prefix + "input_layernorm", c, config.norm_eps);
+  parts.norm2 = declare_rms_norm(list, prefix + "post_attention_layernorm", c, config.norm_eps);
+  return std::make_unique<TransformerBlock>(std::move(parts));
+}
+
+std::unique_ptr<Block> make_head(const ModelConfig& config) {
+  HeadParts parts;
+  parts.name = "head";
+  parts.norm =
+      declare_rms_norm(parts.parameters, "model.norm", config.hidden_size, config.norm_eps);
+  parts.head = declare_head(parts.parameters, config.tied ? kTokenTable : "lm_head.weight",
+                            config.hidden_size, config.vocab_size, config.initializer_range);
+  return std::make_unique<HeadBlock>(std::move(parts));
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Block>> make_llama_blocks(const ModelConfig& config) {
+  const auto rope = std::make_shared<const Rope>(config);
+  std::vector<std::unique_ptr<Block>> blocks;
+  blocks.push_back(make_embedding(config));
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    blocks.push_back(make_layer(config, layer, rope));
+  blocks.push_back(make_head(config));
+  return blocks;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,85 @@
+// The two halves of a transformer block: causal attention and the MLP. Both families use them:
+// GPT-2 with one fused projection and GELU, LLaMA with three projections, rotary positions and
+// SwiGLU. They work on the slots of the block's saved tensors; the block owns the norms and the
+// residual path around them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "zero3d/engine/module.h"
+#include "zero3d/kernels/attention.h"
+#include "zero3d/models/layers.h"
+#include "zero3d/models/rope.h"
+
+namespace zero3d {
+
+/// Positions in a transformer block's saved.tensors; those that a family does not have stay
+/// undefined. The slots from kForwardSlots on are added by backward_inputs for backward_weights.
+enum Slot : std::size_t {
+  kInput,  ///< The block's input; the first norm and the residual path read it.
+  kMean1,
+  kRstd1,
+  kProjections,  ///< Three slots: q, k, v after rope, or all in the first.
+  kAttended = kProjections + 3,
+  kLse,
+  kMiddle,  ///< After attention and its residual sum.
+  kMean2,
+  kRstd2,
+  kUps,  ///< Two slots: before the activation; gate and up, or GPT-2's c_fc.
+  kForwardSlots = kUps + 2,
+  kActivated = kForwardSlots,                  ///< After the activation, recomputed.
+  kUpGradients,                                ///< Two slots.
+  kOutputGradient = kUpGradients + 2,          ///< Of the MLP's output projection.
+  kProjectionGradients,                        ///< Three slots.
+  kMiddleGradient = kProjectionGradients + 3,  ///< Of the attention's output projection.
+  kSlots
+};
+
+struct BatchShape {
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;
+  std::int64_t rows() const { return batch * seq; }
+};
+
+struct Attention {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  float scale = 0;
+  Dropout probabilities;       ///< Of the attention probabilities.
+  Dropout output_dropout;      ///< After the output projection.
+  std::vector<Linear> inputs;  ///< One fused [q, k, v], or three.
+  Linear output;
+  std::shared_ptr<const Rope> rope;  ///< Null: positions are in the embedding.
+
+  /// residual + dropout(output(attention(normed))). Consumes `normed`.
+  Tensor forward(BlockContext& context, BatchShape shape, Tensor normed, const ConstView& residual,
+                 std::vector<Tensor>& slots) const;
+  /// From slots[kMiddleGradient]: the gradient of `normed`.
+  Tensor backward_inputs(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
+  bool trains(const BlockContext& context) const;
+
+  std::int64_t q_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  kernels::AttentionShape kernel_shape(BatchShape shape) const;
+
+ private:
+  /// The columns of q, k or v (0, 1, 2) in the three slots from `first` on.
+  Columns part(const std::vector<Tensor>& slots, std::size_t first, int index) const;
+};
+
+struct Mlp {
+  std::vector<Linear> inputs;  ///< One: GELU. Two: silu(first) * second.
+  Linear output;
+  Dropout output_dropout;
+
+  bool gated() const { return inputs.size() == 2; }
+  Tensor forward(BlockContext& context, BatchShape shape, Tensor normed, const ConstView& residual,
+                 std::vector<Tensor>& slots) const;
+  /// From slots[kOutputGradient]: the gradient of `normed`; undefined when `wanted` is false.
+  Tensor backward_inputs(BlockContext& context, std::vector<Tensor>& slots, bool wanted) const;
+  bool trains_inputs(const BlockContext& context) const;
+};
+
+}  // namespace zero3d
