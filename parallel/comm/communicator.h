@@ -40,6 +40,15 @@ struct ReduceOptions {
   std::optional<DType> wire;
 };
 
+/// An echo: this rank was ended by an abort, its own failing host call not being the cause. rank()
+/// is the world rank that failed first, and the message carries its reason.
+class CommAborted : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+/// Arguments are checked at the call (Error kInvalid); what fails later fails the stream. An
+/// enqueued operation that its stream drops, because earlier work failed, aborts the world.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -56,7 +65,8 @@ class Communicator {
   /// and rounding).
   virtual void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) = 0;
   virtual void broadcast(Stream& stream, const View& data, int root) = 0;
-  /// Point to point; messages between two ranks match in order.
+  /// Point to point; messages from one rank to another match in order, and sizes and dtypes must
+  /// agree. A send is buffered: it never waits for its recv, so crossed pairs cannot deadlock.
   virtual void send(Stream& stream, const ConstView& data, int peer) = 0;
   virtual void recv(Stream& stream, const View& data, int peer) = 0;
   virtual void barrier(Stream& stream) = 0;
@@ -64,6 +74,9 @@ class Communicator {
   /// Host-blocking collectives for set-up and decisions, outside any stream: every rank's `value`
   /// bytes in rank order (sizes may differ between ranks).
   virtual std::vector<std::string> exchange(const std::string& value) = 0;
+  /// The same from inside a task of the stream that uses the group: an order of its own beside the
+  /// host's. For decorators.
+  virtual std::vector<std::string> exchange_in_task(const std::string& value) = 0;
   /// A new group of the ranks that give the same `color`, ordered by `key` then rank. Host-blocking
   /// and collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
@@ -74,7 +87,7 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-/// A group of one: copies, no communication.
+/// A group of one: copies and roundings, no communication.
 std::unique_ptr<Communicator> make_self_communicator();
 
 }  // namespace zero3d

@@ -12,13 +12,20 @@
 namespace zero3d {
 
 /// Before each operation compares (sequence number, operation, element counts, dtypes, root) over
-/// the group; a mismatch is a CommError on every rank that names both sides. Splits are checked
-/// too.
+/// the group; a mismatch is a CommError on every rank that names both sides. Splits
+/// and exchanges are checked too. Messages need no help: every implementation compares their sizes
+/// and dtypes. Costs one small exchange per operation, on the operation's stream.
 std::unique_ptr<Communicator> make_checked(std::unique_ptr<Communicator> inner);
+/// True when the environment has ZERO3D_CHECK=1 or the build turned ZERO3D_HAZARD_CHECKS on: the
+/// world factories then check.
+bool checks_by_default();
+/// make_checked(inner) when checks_by_default(), else `inner`.
+std::unique_ptr<Communicator> with_default_checks(std::unique_ptr<Communicator> inner);
 
 /// Elements and bytes that this rank put through each operation, in the convention of the ZeRO
 /// papers: an all_gather or reduce_scatter of a full tensor of n elements counts n, an all_reduce
-/// 2n, a broadcast, send or recv n.
+/// 2n, a broadcast, send or recv n; a group of one rank counts calls only. Bytes are those of the
+/// dtype that travels (ReduceOptions::wire where given).
 struct CommVolume {
   struct Entry {
     std::int64_t calls = 0;
@@ -26,9 +33,11 @@ struct CommVolume {
     std::int64_t bytes = 0;
   };
   std::map<std::string, Entry> operations;  ///< "all_gather", "reduce_scatter", ...
-  std::int64_t elements() const;
+  std::int64_t elements() const;            ///< The sums over all operations.
+  std::int64_t bytes() const;
 };
-/// Counts into `volume` (shared with splits; guarded inside), which must outlive the communicator.
+/// Counts into `volume` (shared with splits; guarded inside), which may end before the
+/// communicator.
 class CommCounter {
  public:
   CommCounter();

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/comm/decorators.h"
 
 namespace zero3d {
 
 struct ThreadCommOptions {
   std::chrono::milliseconds timeout{
       300000};  ///< A rank that waits longer aborts the world and names who is missing.
+  bool check = checks_by_default();  ///< Wrap each communicator with make_checked.
 };
 
 /// One communicator per rank, rank order; each may then be used from its own thread.

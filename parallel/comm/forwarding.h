@@ -1,0 +1,55 @@
+// The base of decorators: passes everything on. Tasks that a decorator enqueues share the inner
+// communicator, since they may outlive the decorator. Internal.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d::detail {
+
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(std::shared_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string description() const override { return inner_->description(); }
+
+  void all_gather(Stream& stream, std::span<const GatherSegment> segments) override {
+    inner_->all_gather(stream, segments);
+  }
+  void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
+                      const ReduceOptions& options) override {
+    inner_->reduce_scatter(stream, segments, options);
+  }
+  void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) override {
+    inner_->all_reduce(stream, data, options);
+  }
+  void broadcast(Stream& stream, const View& data, int root) override {
+    inner_->broadcast(stream, data, root);
+  }
+  void send(Stream& stream, const ConstView& data, int peer) override {
+    inner_->send(stream, data, peer);
+  }
+  void recv(Stream& stream, const View& data, int peer) override {
+    inner_->recv(stream, data, peer);
+  }
+  void barrier(Stream& stream) override { inner_->barrier(stream); }
+
+  std::vector<std::string> exchange(const std::string& value) override {
+    return inner_->exchange(value);
+  }
+  std::vector<std::string> exchange_in_task(const std::string& value) override {
+    return inner_->exchange_in_task(value);
+  }
+  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+
+ protected:
+  const std::shared_ptr<Communicator> inner_;
+};
+
+inline std::int64_t elements_of(const ConstView& view) { return view.defined() ? view.numel() : 0; }
+
+}  // namespace zero3d::detail
