@@ -11,7 +11,7 @@ namespace {
 
 std::int64_t count_of(const ConstView& view) { return view.defined() ? view.numel() : 0; }
 
-void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
@@ -36,13 +36,13 @@ void Mailbox::put(const ConstView& data) {
     if (waiting_ != nullptr) {
       wrong = mismatch(count_of(data), data.dtype(), *waiting_);
       if (wrong.empty()) {
-        copy(waiting_->data(), data.data(), data.bytes());
+        copy_bytes(waiting_->data(), data.data(), data.bytes());
         waiting_ = nullptr;
       }
     } else {
       Message message{std::move(spare_), count_of(data), data.dtype()};
       message.bytes.resize(data.bytes());
-      copy(message.bytes.data(), data.data(), data.bytes());
+      copy_bytes(message.bytes.data(), data.data(), data.bytes());
       queue_.push_back(std::move(message));
     }
   }
@@ -68,7 +68,7 @@ void Mailbox::take(const View& data) {
       Message message = std::move(queue_.front());
       queue_.pop_front();
       wrong = mismatch(message.numel, message.dtype, data);
-      if (wrong.empty()) copy(data.data(), message.bytes.data(), message.bytes.size());
+      if (wrong.empty()) copy_bytes(data.data(), message.bytes.data(), message.bytes.size());
       spare_ = std::move(message.bytes);
     }
   }

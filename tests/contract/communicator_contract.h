@@ -1,0 +1,547 @@
+// What every communicator promises, as one suite. A subject runs a body once per rank of a fresh
+// world, on a CPU device and stream of that rank; subjects whose ranks are processes run it once in
+// each.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "zero3d/core/half.h"
+#include "zero3d/core/random.h"
+#include "zero3d/core/text.h"
+#include "zero3d/device/device.h"
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d::contract {
+
+/// One rank's view of the world under test.
+struct Rank {
+  Communicator& comm;
+  Device& device;
+  Stream& stream;
+};
+using Body = std::function<void(Rank&)>;
+
+struct CommSubject {
+  std::string name;
+  int size = 1;
+  bool compares_ranks = false;  ///< Finds operations that differ between ranks.
+  std::function<void(const std::function<void(Communicator&)>&)> run_world;
+};
+inline void PrintTo(const CommSubject& subject, std::ostream* out) { *out << subject.name; }
+
+/// Bytes on a device, written and read by the host.
+class Data {
+ public:
+  Data(Device& device, DType dtype, std::int64_t numel)
+      : device_(device), tensor_(device.memory(), dtype, Shape{numel}, "test") {}
+  View view() const { return tensor_.view(); }
+  View flat(std::int64_t begin, std::int64_t count) const { return view().flat(begin, count); }
+  std::int64_t numel() const { return tensor_.numel(); }
+
+  void set(std::int64_t i, float value) { store(host().data(), view().dtype(), i, value); }
+  /// Raw bits of element `i`: 16-bit types in the low half.
+  std::uint32_t bits(std::int64_t i) const {
+    return load_bits(device_.host_read(view()).data(), view().dtype(), i);
+  }
+  void fill(const std::function<float(std::int64_t)>& value) {
+    std::byte* data = host().data();
+    for (std::int64_t i = 0; i < numel(); ++i) store(data, view().dtype(), i, value(i));
+  }
+  std::vector<std::uint32_t> all_bits() const {
+    const std::byte* data = device_.host_read(view()).data();
+    std::vector<std::uint32_t> all;
+    for (std::int64_t i = 0; i < numel(); ++i) all.push_back(load_bits(data, view().dtype(), i));
+    return all;
+  }
+
+  static void store(std::byte* data, DType dtype, std::int64_t i, float value) {
+    if (dtype == DType::bf16) {
+      reinterpret_cast<bf16*>(data)[i] = to_bf16(value);
+    } else if (dtype == DType::f16) {
+      reinterpret_cast<f16*>(data)[i] = to_f16(value);
+    } else {
+      reinterpret_cast<float*>(data)[i] = value;
+    }
+  }
+  static std::uint32_t load_bits(const std::byte* data, DType dtype, std::int64_t i) {
+    if (dtype == DType::f32) return reinterpret_cast<const std::uint32_t*>(data)[i];
+    return reinterpret_cast<const std::uint16_t*>(data)[i];
+  }
+
+ private:
+  View host() const { return device_.host_write(tensor_.view()); }
+  Device& device_;
+  Tensor tensor_;
+};
+
+/// `value` rounded to `dtype`, in fp32.
+inline float rounded(DType dtype, float value) {
+  if (dtype == DType::bf16) return to_float(to_bf16(value));
+  if (dtype == DType::f16) return to_float(to_f16(value));
+  return value;
+}
+inline std::uint32_t bits_of(DType dtype, float value) {
+  if (dtype == DType::bf16) return to_bf16(value).bits;
+  if (dtype == DType::f16) return to_f16(value).bits;
+  return std::bit_cast<std::uint32_t>(value);
+}
+
+/// Element i of rank r's input: magnitudes so far apart that the order of a sum shows in its bits.
+inline float value_of(int rank, std::int64_t i) {
+  const auto words =
+      philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(rank), 0, 0}, {17, 4});
+  const float fraction = to_uniform(words[0]) - 0.5f;
+  return std::ldexp(fraction, static_cast<int>(words[1] % 12));
+}
+
+/// The formula of ReduceOptions, one scalar at a time, over ranks' inputs of dtype `in`.
+inline std::uint32_t reduced_bits(int size, std::int64_t i, DType in, DType out,
+                                  const ReduceOptions& options) {
+  const DType wire = options.wire.value_or(DType::f32);
+  float sum = 0;
+  for (int r = 0; r < size; ++r) {
+    const float sent = rounded(wire, rounded(in, value_of(r, i)) * options.scale_in);
+    sum = r == 0 ? sent : sum + sent;
+  }
+  return bits_of(out, rounded(wire, sum * options.scale_out));
+}
+
+inline bool is_nan_bits(DType dtype, std::uint32_t bits) {
+  if (dtype == DType::bf16) return std::isnan(to_float(bf16{static_cast<std::uint16_t>(bits)}));
+  if (dtype == DType::f16) return std::isnan(to_float(f16{static_cast<std::uint16_t>(bits)}));
+  return std::isnan(std::bit_cast<float>(bits));
+}
+
+inline const std::vector<DType>& float_dtypes() {
+  static const std::vector<DType> all{DType::f32, DType::bf16, DType::f16};
+  return all;
+}
+inline std::vector<ReduceOptions> reduce_cases() {
+  std::vector<ReduceOptions> cases;
+  for (const auto& wire : {std::optional<DType>(), std::optional<DType>(DType::f32),
+                           std::optional<DType>(DType::bf16), std::optional<DType>(DType::f16)})
+    for (const auto& [in, out] : {std::pair(1.0f, 1.0f), std::pair(0.5f, 1.0f),
+                                  std::pair(1.0f, 1.0f / 3), std::pair(0.7f, 1.3f)})
+      cases.push_back({in, out, wire});
+  return cases;
+}
+inline std::string show(const ReduceOptions& o) {
+  return concat("scale_in ", o.scale_in, ", scale_out ", o.scale_out, ", wire ",
+                o.wire ? name_of(*o.wire) : "none");
+}
+
+class CommunicatorContract : public testing::TestWithParam<CommSubject> {
+ protected:
+  int size() const { return GetParam().size; }
+  /// Runs `body` on every rank and waits for its stream.
+  void run(const Body& body) const {
+    GetParam().run_world([&](Communicator& comm) {
+      CpuDeviceOptions options;
+      options.rank = comm.rank();
+      const auto device = make_cpu_device(options);
+      const auto stream = device->create_stream("comm");
+      Rank rank{comm, *device, *stream};
+      body(rank);
+      stream->synchronize();
+    });
+  }
+};
+
+TEST_P(CommunicatorContract, NamesRanksInOrder) {
+  run([&](Rank& r) {
+    EXPECT_EQ(r.comm.size(), size());
+    const auto ranks = r.comm.exchange(std::to_string(r.comm.rank()));
+    ASSERT_EQ(ranks.size(), static_cast<std::size_t>(size()));
+    for (int i = 0; i < size(); ++i)
+      EXPECT_EQ(ranks[static_cast<std::size_t>(i)], std::to_string(i));
+    EXPECT_FALSE(r.comm.description().empty());
+  });
+}
+
+TEST_P(CommunicatorContract, ReduceScatterSumsInRankOrderAndRoundsOnce) {
+  run([&](Rank& r) {
+    for (const DType in : float_dtypes())
+      for (const DType out : float_dtypes())
+        for (const std::int64_t piece : {0, 1, 7, 67, 1031})
+          for (const ReduceOptions& options : reduce_cases()) {
+            Data full(r.device, in, piece * size());
+            Data shard(r.device, out, piece);
+            full.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
+            const ReduceSegment segment{full.view(), shard.view()};
+            r.comm.reduce_scatter(r.stream, {&segment, 1}, options);
+            r.stream.synchronize();
+            const auto found = shard.all_bits();
+            for (std::int64_t i = 0; i < piece; ++i)
+              ASSERT_EQ(found[static_cast<std::size_t>(i)],
+                        reduced_bits(size(), r.comm.rank() * piece + i, in, out, options))
+                  << name_of(in) << " to " << name_of(out) << ", element " << i << " of " << piece
+                  << ", " << show(options);
+          }
+  });
+}
+
+TEST_P(CommunicatorContract, AllReduceGivesEveryRankTheSameBits) {
+  run([&](Rank& r) {
+    for (const DType dtype : float_dtypes())
+      for (const std::int64_t numel : {0, 1, 13, 257, 4096, 10007})
+        for (const ReduceOptions& options :
+             {ReduceOptions{}, ReduceOptions{0.5f, 3.0f, DType::bf16}}) {
+          Data data(r.device, dtype, numel);
+          data.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
+          r.comm.all_reduce(r.stream, data.view(), options);
+          r.stream.synchronize();
+          const auto found = data.all_bits();
+          for (std::int64_t i = 0; i < numel; ++i)
+            ASSERT_EQ(found[static_cast<std::size_t>(i)],
+                      reduced_bits(size(), i, dtype, dtype, options))
+                << name_of(dtype) << ", element " << i << " of " << numel;
+        }
+  });
+}
+
+TEST_P(CommunicatorContract, InfinityAndNanSurviveASum) {
+  run([&](Rank& r) {
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const DType dtype : float_dtypes()) {
+      Data data(r.device, dtype, 70);
+      const bool last = r.comm.rank() == size() - 1;
+      data.fill([&](std::int64_t i) {
+        if (i % 3 == 0) return last ? inf : 1.0f;
+        if (i % 3 == 1) return r.comm.rank() == 0 ? std::nanf("") : 1.0f;
+        return -0.0f;
+      });
+      r.comm.all_reduce(r.stream, data.view(), {});
+      r.stream.synchronize();
+      for (std::int64_t i = 0; i < 70; ++i) {
+        const std::uint32_t found = data.bits(i);
+        EXPECT_EQ(is_nan_bits(dtype, found), i % 3 == 1);
+        if (i % 3 != 1) {
+          EXPECT_EQ(found, bits_of(dtype, i % 3 == 0 ? inf : -0.0f));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, AllGatherPlacesPiecesInRankOrder) {
+  run([&](Rank& r) {
+    for (const DType dtype : float_dtypes())
+      for (const std::int64_t piece : {0, 1, 5, 1009, 40009}) {
+        Data shard(r.device, dtype, piece);
+        Data full(r.device, dtype, piece * size());
+        shard.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
+        const GatherSegment segment{shard.view(), full.view()};
+        r.comm.all_gather(r.stream, {&segment, 1});
+        r.stream.synchronize();
+        const auto found = full.all_bits();
+        for (int from = 0; from < size(); ++from)
+          for (std::int64_t i = 0; i < piece; ++i)
+            ASSERT_EQ(found[static_cast<std::size_t>(from * piece + i)],
+                      bits_of(dtype, value_of(from, i)));
+      }
+  });
+}
+
+TEST_P(CommunicatorContract, WorksInPlace) {
+  run([&](Rank& r) {
+    const std::int64_t piece = 1033;
+    Data full(r.device, DType::f32, piece * size());
+    full.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
+    const View own = full.flat(r.comm.rank() * piece, piece);
+    const ReduceSegment reduce{full.view(), own};
+    const GatherSegment gather{own, full.view()};
+    r.comm.reduce_scatter(r.stream, {&reduce, 1}, {});
+    r.comm.all_gather(r.stream, {&gather, 1});
+    r.stream.synchronize();
+    const auto found = full.all_bits();
+    for (std::int64_t i = 0; i < full.numel(); ++i)
+      ASSERT_EQ(found[static_cast<std::size_t>(i)],
+                reduced_bits(size(), i, DType::f32, DType::f32, {}));
+  });
+}
+
+TEST_P(CommunicatorContract, TakesManySegmentsInOneOperation) {
+  run([&](Rank& r) {
+    std::vector<Data> fulls, shards, wholes;
+    std::vector<ReduceSegment> reduce;
+    std::vector<GatherSegment> gather;
+    for (std::int64_t s = 0; s < 101; ++s) {
+      const std::int64_t piece = s % 7 == 0 ? 0 : s * 3 % 37;
+      const DType dtype = float_dtypes()[static_cast<std::size_t>(s % 3)];
+      fulls.emplace_back(r.device, dtype, piece * size());
+      shards.emplace_back(r.device, DType::f32, piece);
+      wholes.emplace_back(r.device, DType::f32, piece * size());
+      fulls.back().fill([&](std::int64_t i) { return value_of(r.comm.rank(), i + s); });
+      reduce.push_back({fulls.back().view(), shards.back().view()});
+      gather.push_back({shards.back().view(), wholes.back().view()});
+    }
+    r.comm.reduce_scatter(r.stream, reduce, {});
+    r.comm.all_gather(r.stream, gather);
+    r.comm.all_gather(r.stream, std::span<const GatherSegment>());
+    r.stream.synchronize();
+    for (std::int64_t s = 0; s < 101; ++s) {
+      const Data& whole = wholes[static_cast<std::size_t>(s)];
+      const DType dtype = fulls[static_cast<std::size_t>(s)].view().dtype();
+      for (std::int64_t i = 0; i < whole.numel(); ++i)
+        ASSERT_EQ(whole.bits(i), reduced_bits(size(), i + s, dtype, DType::f32, {}));
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, BroadcastsFromAnyRoot) {
+  run([&](Rank& r) {
+    for (int root = 0; root < size(); ++root)
+      for (const std::int64_t numel : {0, 1, 4099}) {
+        Data data(r.device, DType::f32, numel);
+        data.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
+        r.comm.broadcast(r.stream, data.view(), root);
+        r.stream.synchronize();
+        for (std::int64_t i = 0; i < numel; ++i)
+          ASSERT_EQ(data.bits(i), bits_of(DType::f32, value_of(root, i)));
+      }
+  });
+}
+
+TEST_P(CommunicatorContract, MessagesArriveInOrderOnARing) {
+  if (size() == 1) GTEST_SKIP() << "no peer";
+  run([&](Rank& r) {
+    const int next = (r.comm.rank() + 1) % size();
+    const int before = (r.comm.rank() + size() - 1) % size();
+    const std::vector<std::int64_t> sizes{1, 0, 17, 70001, 3};
+    std::vector<Data> out, in;
+    for (const std::int64_t n : sizes) {
+      out.emplace_back(r.device, DType::f32, n).fill([&](std::int64_t i) {
+        return value_of(r.comm.rank(), i + n);
+      });
+      in.emplace_back(r.device, DType::f32, n);
+    }
+    // All sends first, on one stream: no order of the peers' calls may deadlock.
+    for (const Data& data : out) r.comm.send(r.stream, data.view(), next);
+    for (const Data& data : in) r.comm.recv(r.stream, data.view(), before);
+    r.stream.synchronize();
+    for (std::size_t m = 0; m < sizes.size(); ++m)
+      for (std::int64_t i = 0; i < sizes[m]; ++i)
+        ASSERT_EQ(in[m].bits(i), bits_of(DType::f32, value_of(before, i + sizes[m])));
+  });
+}
+
+TEST_P(CommunicatorContract, CrossedMessagesOnTwoStreams) {
+  if (size() == 1) GTEST_SKIP() << "no peer";
+  run([&](Rank& r) {
+    const auto other = r.device.create_stream("receive");
+    const int next = (r.comm.rank() + 1) % size();
+    const int before = (r.comm.rank() + size() - 1) % size();
+    Data out(r.device, DType::f32, 20011), in(r.device, DType::f32, 20011);
+    for (int round = 0; round < 20; ++round) {
+      out.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i + round); });
+      r.comm.send(r.stream, out.view(), next);
+      r.comm.recv(*other, in.view(), before);
+      r.stream.synchronize();
+      other->synchronize();
+      for (std::int64_t i = 0; i < in.numel(); i += 997)
+        ASSERT_EQ(in.bits(i), bits_of(DType::f32, value_of(before, i + round)));
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, ExchangesStringsBesideAStreamInFlight) {
+  run([&](Rank& r) {
+    Data data(r.device, DType::f32, 3001);
+    data.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
+    for (int round = 0; round < 30; ++round) {
+      r.comm.barrier(r.stream);
+      const std::string own(static_cast<std::size_t>(r.comm.rank() * 1000 + round), 'x');
+      const auto all = r.comm.exchange(own);
+      for (int from = 0; from < size(); ++from)
+        ASSERT_EQ(all[static_cast<std::size_t>(from)].size(),
+                  static_cast<std::size_t>(from * 1000 + round));
+    }
+    r.comm.all_reduce(r.stream, data.view(), {});
+    r.stream.synchronize();
+    EXPECT_EQ(data.bits(3000), reduced_bits(size(), 3000, DType::f32, DType::f32, {}));
+  });
+}
+
+TEST_P(CommunicatorContract, SplitsByColorAndKey) {
+  run([&](Rank& r) {
+    // Even and odd ranks, in reversed order; then each of them alone; and everyone again.
+    const auto half = r.comm.split(r.comm.rank() % 2, -r.comm.rank());
+    const int members = (size() + 1 - r.comm.rank() % 2) / 2;
+    ASSERT_EQ(half->size(), members);
+    EXPECT_EQ(half->rank(), members - 1 - r.comm.rank() / 2);
+    Data sum(r.device, DType::f32, 1);
+    sum.set(0, static_cast<float>(1 << r.comm.rank()));
+    half->all_reduce(r.stream, sum.view(), {});
+    r.stream.synchronize();
+    float expected = 0;
+    for (int i = r.comm.rank() % 2; i < size(); i += 2) expected += static_cast<float>(1 << i);
+    EXPECT_EQ(sum.bits(0), bits_of(DType::f32, expected));
+
+    const auto alone = half->split(half->rank(), 0);
+    EXPECT_EQ(alone->size(), 1);
+    const auto everyone = r.comm.split(7, 0);
+    EXPECT_EQ(everyone->size(), size());
+    EXPECT_EQ(everyone->rank(), r.comm.rank());
+    EXPECT_EQ(everyone->exchange("x").size(), static_cast<std::size_t>(size()));
+  });
+}
+
+TEST_P(CommunicatorContract, RefusesWrongArgumentsAtTheCall) {
+  run([&](Rank& r) {
+    const auto refused = [&](const std::function<void()>& call) {
+      try {
+        call();
+        ADD_FAILURE() << "accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kInvalid) << error.what();
+      }
+    };
+    Data shard(r.device, DType::f32, 4), full(r.device, DType::f32, 4 * size() + 1);
+    Data halves(r.device, DType::bf16, 4 * size()), whole(r.device, DType::f32, 4 * size());
+    Tensor counts(r.device.memory(), DType::i32, Shape{3}, "test");
+    const GatherSegment wrong_size{shard.view(), full.view()};
+    const GatherSegment wrong_dtype{shard.view(), halves.view()};
+    const GatherSegment overlap{full.flat(1, 4), full.flat(0, 4 * size())};
+    const ReduceSegment short_full{shard.view().flat(0, 1), whole.view()};
+    refused([&] { r.comm.all_gather(r.stream, {&wrong_size, 1}); });
+    refused([&] { r.comm.all_gather(r.stream, {&wrong_dtype, 1}); });
+    refused([&] { r.comm.all_gather(r.stream, {&overlap, 1}); });
+    refused([&] { r.comm.reduce_scatter(r.stream, {&short_full, 1}, {}); });
+    refused([&] { r.comm.all_reduce(r.stream, counts, {}); });
+    refused([&] { r.comm.all_reduce(r.stream, whole.view(), {1, 1, DType::i32}); });
+    refused([&] { r.comm.broadcast(r.stream, shard.view(), size()); });
+    refused([&] { r.comm.send(r.stream, shard.view(), r.comm.rank()); });
+    refused([&] { r.comm.recv(r.stream, shard.view(), -1); });
+  });
+}
+
+/// Runs `wait` on all ranks but the last, which aborts; everyone must be out within a second.
+inline void expect_abort_ends(const CommSubject& subject, const std::function<void(Rank&)>& wait,
+                              const std::function<void(const Body&)>& run) {
+  run([&](Rank& r) {
+    if (r.comm.rank() == subject.size - 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      r.comm.abort("disk on fire");
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      if (r.comm.rank() == subject.size - 1) {
+        r.comm.exchange("after");
+      } else {
+        wait(r);
+      }
+      ADD_FAILURE() << "an operation of an aborted world succeeded";
+    } catch (const CommAborted& error) {
+      EXPECT_EQ(error.rank(), subject.size - 1);
+      EXPECT_NE(std::string(error.what()).find("disk on fire"), std::string::npos) << error.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_THROW(r.comm.exchange("later"), CommAborted);
+    const auto fresh = r.device.create_stream("fresh");
+    EXPECT_THROW(
+        {
+          r.comm.barrier(*fresh);
+          fresh->synchronize();
+        },
+        CommAborted);
+    throw CommAborted(0, "end", "the stream of this rank has failed");
+  });
+}
+
+/// As run(), for bodies that end by throwing CommAborted.
+inline void run_to_abort(const std::function<void(const Body&)>& run, const Body& body) {
+  try {
+    run(body);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const CommAborted&) {
+  }
+}
+
+TEST_P(CommunicatorContract, AbortEndsEveryWait) {
+  const auto to_abort = [&](const Body& body) {
+    run_to_abort([&](const Body& b) { run(b); }, body);
+  };
+  const auto on_stream = [](const std::function<void(Rank&, const Data&)>& operation) {
+    return [operation](Rank& r) {
+      Data data(r.device, DType::f32, 8 * r.comm.size());
+      operation(r, data);
+      r.stream.synchronize();
+    };
+  };
+  expect_abort_ends(
+      GetParam(), [](Rank& r) { r.comm.exchange("x"); }, to_abort);
+  expect_abort_ends(
+      GetParam(), [](Rank& r) { r.comm.split(0, 0); }, to_abort);
+  expect_abort_ends(GetParam(), on_stream([](Rank& r, const Data&) { r.comm.barrier(r.stream); }),
+                    to_abort);
+  expect_abort_ends(GetParam(), on_stream([](Rank& r, const Data& data) {
+                      r.comm.all_reduce(r.stream, data.view(), {});
+                    }),
+                    to_abort);
+  expect_abort_ends(GetParam(), on_stream([](Rank& r, const Data& data) {
+                      r.comm.recv(r.stream, data.view(), r.comm.size() - 1);
+                    }),
+                    to_abort);
+}
+
+TEST_P(CommunicatorContract, AbortReachesGroupsSplitFromTheWorld) {
+  run_to_abort([&](const Body& body) { run(body); },
+               [&](Rank& r) {
+                 const auto half = r.comm.split(r.comm.rank() % 2, 0);
+                 const auto again = half->split(0, 0);
+                 if (r.comm.rank() == 0) again->abort("out of luck");
+                 // The others may still be at work in the groups; none may finish twice.
+                 for (;;) r.comm.exchange("x");
+               });
+}
+
+TEST_P(CommunicatorContract, MismatchedMessagesNameBothSides) {
+  if (size() == 1) GTEST_SKIP() << "no peer";
+  std::string message;
+  try {
+    run([&](Rank& r) {
+      Data data(r.device, DType::f32, 8);
+      if (r.comm.rank() == 0) r.comm.send(r.stream, data.flat(0, 5), 1);
+      if (r.comm.rank() == 1) r.comm.recv(r.stream, data.flat(0, 7), 0);
+      r.comm.barrier(r.stream);
+      r.stream.synchronize();
+    });
+  } catch (const CommError& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("sends 5 x fp32"), std::string::npos) << message;
+  EXPECT_NE(message.find("receives 7 x fp32"), std::string::npos) << message;
+}
+
+TEST_P(CommunicatorContract, MismatchedOperationsNameBothSidesOnEveryRank) {
+  if (size() == 1 || !GetParam().compares_ranks) GTEST_SKIP() << "does not compare";
+  run_to_abort([&](const Body& body) { run(body); },
+               [&](Rank& r) {
+                 Data shard(r.device, DType::bf16, 4), full(r.device, DType::bf16, 4 * size());
+                 const GatherSegment segment{shard.view(), full.view()};
+                 try {
+                   if (r.comm.rank() == 0) {
+                     r.comm.all_gather(r.stream, {&segment, 1});
+                   } else {
+                     r.comm.all_reduce(r.stream, full.view(), {});
+                   }
+                   r.stream.synchronize();
+                   ADD_FAILURE() << "different operations went through";
+                 } catch (const CommError& error) {
+                   const std::string text = error.what();
+                   EXPECT_NE(text.find("all_gather"), std::string::npos) << text;
+                   EXPECT_NE(text.find("all_reduce"), std::string::npos) << text;
+                 }
+                 throw CommAborted(0, "end", "the stream of this rank has failed");
+               });
+}
+
+}  // namespace zero3d::contract
