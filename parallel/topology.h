@@ -1,0 +1,82 @@
+// Which rank has which place in the grid of data, tensor and pipeline parallelism, and who shares a
+// group with whom. Pure arithmetic; Communicator::split makes the groups real from color() and the
+// rank as key.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace zero3d {
+
+/// A process axis; `model` joins tensor and pipeline: the ranks that together hold one replica.
+enum class Axis { dp, tp, pp, model };
+const char* name_of(Axis axis);
+
+struct ParallelDegrees {
+  int dp = 1;
+  int tp = 1;
+  int pp = 1;
+};
+
+/// The grid (pp, dp, tp), the last axis fastest, as DeepSpeed numbers ranks:
+/// rank = (pp_rank * dp + dp_rank) * tp + tp_rank.
+class Topology {
+ public:
+  struct Coordinates {
+    int dp = 0;
+    int tp = 0;
+    int pp = 0;
+    friend bool operator==(const Coordinates&, const Coordinates&) = default;
+  };
+
+  /// Throws Error(kInvalid) with the product unless dp x tp x pp == world_size, all positive.
+  Topology(int world_size, const ParallelDegrees& degrees);
+  /// dp is what tp and pp leave of the world. Throws Error(kInvalid) when they do not divide it.
+  static Topology with_rest_as_dp(int world_size, int tp, int pp);
+
+  int world_size() const { return degrees_.dp * degrees_.tp * degrees_.pp; }
+  const ParallelDegrees& degrees() const { return degrees_; }
+  int degree(Axis axis) const;
+
+  Coordinates coordinates(int rank) const;
+  int rank_of(const Coordinates& place) const;
+  /// The ranks, ascending, that share with `rank` every coordinate but those of `axis`.
+  std::vector<int> group(Axis axis, int rank) const;
+  /// All groups along `axis`; each rank is in exactly one.
+  std::vector<std::vector<int>> groups(Axis axis) const;
+  /// Equal for the ranks of one group along `axis`, different between groups.
+  int color(Axis axis, int rank) const;
+  /// The rank of the pipeline stage before (-1) or after (+1) with the same dp and tp place; -1
+  /// past either end.
+  int pipeline_neighbor(int rank, int direction) const;
+  /// "rank 5 (dp 1, tp 1, pp 0)".
+  std::string describe(int rank) const;
+
+ private:
+  void check_rank(int rank) const;
+  ParallelDegrees degrees_;
+};
+
+/// Consecutive subgroups of a group, as hpZ's secondary shards and MiCS need them: a shard group
+/// is `shard_size` neighbouring ranks that together hold one copy; a replica group is the ranks
+/// that hold the same piece of it, one from each shard group.
+class Subgroups {
+ public:
+  /// `purpose` names the setting in the message: "zero_hpz_partition_size". Throws
+  /// Error(kInvalid) unless shard_size divides group_size.
+  Subgroups(int group_size, int shard_size, const std::string& purpose);
+
+  int shard_size() const { return shard_size_; }
+  int replicas() const { return group_size_ / shard_size_; }
+  /// Colors for Communicator::split on the group, with the rank as key.
+  int shard_color(int rank) const { return rank / shard_size_; }
+  int replica_color(int rank) const { return rank % shard_size_; }
+  std::vector<int> shard_group(int rank) const;
+  std::vector<int> replica_group(int rank) const;
+
+ private:
+  int group_size_;
+  int shard_size_;
+};
+
+}  // namespace zero3d

@@ -1,0 +1,90 @@
+// The process grid: every factorisation is a partition along each axis, in DeepSpeed's rank order.
+#include "zero3d/parallel/topology.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "zero3d/core/error.h"
+
+namespace zero3d {
+namespace {
+
+TEST(Topology, TensorIsInnermostThenDataThenPipeline) {
+  const Topology grid(12, {2, 3, 2});
+  EXPECT_EQ(grid.group(Axis::tp, 4), (std::vector<int>{3, 4, 5}));
+  EXPECT_EQ(grid.group(Axis::dp, 4), (std::vector<int>{1, 4}));
+  EXPECT_EQ(grid.group(Axis::pp, 4), (std::vector<int>{4, 10}));
+  EXPECT_EQ(grid.group(Axis::model, 4), (std::vector<int>{3, 4, 5, 9, 10, 11}));
+  EXPECT_EQ(grid.coordinates(10), (Topology::Coordinates{1, 1, 1}));
+  EXPECT_EQ(grid.describe(10), "rank 10 (dp 1, tp 1, pp 1)");
+  EXPECT_EQ(grid.pipeline_neighbor(4, 1), 10);
+  EXPECT_EQ(grid.pipeline_neighbor(4, -1), -1);
+  EXPECT_EQ(grid.pipeline_neighbor(10, 1), -1);
+}
+
+TEST(Topology, GroupsPartitionTheWorldAlongEveryAxis) {
+  for (int dp = 1; dp <= 4; ++dp)
+    for (int tp = 1; tp <= 4; ++tp)
+      for (int pp = 1; pp <= 4; ++pp) {
+        const int world = dp * tp * pp;
+        const Topology grid(world, {dp, tp, pp});
+        for (int rank = 0; rank < world; ++rank)
+          EXPECT_EQ(grid.rank_of(grid.coordinates(rank)), rank);
+        for (const Axis axis : {Axis::dp, Axis::tp, Axis::pp, Axis::model}) {
+          std::multiset<int> seen;
+          for (const auto& group : grid.groups(axis)) {
+            EXPECT_EQ(static_cast<int>(group.size()), grid.degree(axis)) << name_of(axis);
+            seen.insert(group.begin(), group.end());
+            for (const int rank : group) EXPECT_EQ(grid.group(axis, rank), group);
+          }
+          EXPECT_EQ(static_cast<int>(seen.size()), world);
+          EXPECT_EQ(std::set<int>(seen.begin(), seen.end()).size(), seen.size());
+        }
+      }
+}
+
+TEST(Topology, AFailingProductIsPrinted) {
+  try {
+    Topology(8, {2, 3, 2});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(std::string(error.what()).find("dp 2 x tp 3 x pp 2 = 12, but there are 8 ranks"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(Topology(4, {-2, -2, 1}), Error);
+  EXPECT_THROW(Topology(0, {0, 1, 1}), Error);
+}
+
+TEST(Topology, DataParallelTakesWhatIsLeft) {
+  EXPECT_EQ(Topology::with_rest_as_dp(12, 2, 3).degrees().dp, 2);
+  EXPECT_THROW(Topology::with_rest_as_dp(12, 5, 1), Error);
+  EXPECT_THROW(Topology::with_rest_as_dp(12, 0, 1), Error);
+}
+
+TEST(Subgroups, ShardGroupsAreConsecutiveAndReplicasStride) {
+  const Subgroups groups(6, 2, "zero_hpz_partition_size");
+  EXPECT_EQ(groups.shard_group(3), (std::vector<int>{2, 3}));
+  EXPECT_EQ(groups.replica_group(3), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(groups.replicas(), 3);
+  for (int n = 1; n <= 12; ++n)
+    for (int s = 1; s <= n; ++s) {
+      if (n % s != 0) {
+        EXPECT_THROW(Subgroups(n, s, "mics_shard_size"), Error);
+        continue;
+      }
+      const Subgroups g(n, s, "mics_shard_size");
+      for (int a = 0; a < n; ++a)
+        for (int b = 0; b < n; ++b) {
+          // Two ranks meet in one kind of group at most, unless they are the same rank.
+          const bool shard = g.shard_color(a) == g.shard_color(b);
+          const bool replica = g.replica_color(a) == g.replica_color(b);
+          EXPECT_EQ(shard && replica, a == b);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace zero3d
