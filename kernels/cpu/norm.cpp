@@ -1,12 +1,12 @@
 // LayerNorm and RMSNorm on the CPU. Input passes run over blocks of rows, weight passes over blocks
 // of columns; each row or column is summed by one task in a fixed order.
-#include "zero3d/kernels/norm.h"
+#include "zero3d/kernels/cpu/norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
-#include "zero3d/kernels/dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/norm.cpp"
@@ -14,36 +14,11 @@
 // After foreach_target.h.
 #include "zero3d/kernels/cpu/simd-inl.h"
 
-#ifndef ZERO3D_KERNELS_CPU_NORM_ARGS
-#define ZERO3D_KERNELS_CPU_NORM_ARGS
-namespace zero3d::kernels {
-namespace {
-
-/// The arguments of all passes, as plain pointers; null where a kernel has none.
-struct NormArgs {
-  DType dtype;
-  std::int64_t rows, width;
-  float eps;
-  bool rms;
-  const void *x, *weight, *bias, *dy, *residual;
-  void* y;  ///< Or dx.
-  float *mean, *rstd;
-  const float *saved_mean, *saved_rstd;
-  DType gradient_dtype;
-  void *dweight, *dbias;
-  bool accumulate;
-};
-
-constexpr std::int64_t kRowBlock = 128;    // rows summed before they join a column's total
-constexpr std::int64_t kColumnBlock = 64;  // columns of one task of a weight pass
-
-}  // namespace
-}  // namespace zero3d::kernels
-#endif
-
 HWY_BEFORE_NAMESPACE();
-namespace zero3d::kernels {
-namespace HWY_NAMESPACE {
+namespace zero3d::kernels::HWY_NAMESPACE {
+using cpu::NormArgs;
+
+constexpr std::int64_t kRowBlock = 128;  // rows summed before they join a column's total
 
 template <typename T>
 void layer_norm_row(const NormArgs& a, std::int64_t row) {
@@ -208,167 +183,46 @@ void norm_backward_weights(const NormArgs& a, std::int64_t begin, std::int64_t e
   });
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace zero3d::kernels
+}  // namespace zero3d::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace zero3d::kernels {
-namespace {
 
 HWY_EXPORT(norm_forward_rows);
 HWY_EXPORT(norm_backward_rows);
 HWY_EXPORT(norm_backward_weights);
 
+namespace cpu {
+namespace {
+
+constexpr std::int64_t kColumnBlock = 64;
+
 /// Rows of about 16,384 elements a task.
-std::int64_t row_grain(std::int64_t width) { return std::max<std::int64_t>(1, 16384 / width); }
-
-void require_rows(const char* what, const char* name, const ConstView& view, std::int64_t count) {
-  require(view.dtype() == DType::f32 && view.numel() == count, what, "expected ", name,
-          " to be fp32 [", count, "], but ", describe(name, view));
-}
-void require_parameter(const char* what, const char* name, const ConstView& view,
-                       const ConstView& x) {
-  require_float(what, name, view);
-  require(view.numel() == x.shape().last(), what, "expected ", name, " of ", x.shape().last(),
-          " elements, the last dim of x, but ", describe(name, view));
-}
-void require_like(const char* what, const char* name, const ConstView& view, const ConstView& x) {
-  require(view.defined() && view.dtype() == x.dtype() && view.numel() == x.numel(), what,
-          "expected ", name, " like x, but ", describe("x", x), " and ", describe(name, view));
-}
-
-NormArgs base_args(const char* what, const ConstView& x) {
-  require_float(what, "x", x);
-  NormArgs args{};
-  args.dtype = x.dtype();
-  args.rows = x.shape().rows();
-  args.width = x.shape().last();
-  return args;
-}
-
-void forward(Stream& stream, const char* what, bool rms, const ConstView& x,
-             const ConstView& weight, const ConstView& bias, float eps, const View& y,
-             const View& mean, const View& rstd) {
-  NormArgs args = base_args(what, x);
-  require_parameter(what, "weight", weight, x);
-  require_same_dtype(what, "weight", weight, "x", x);
-  if (!rms) require_parameter(what, "bias", bias, x);
-  if (!rms) require_same_dtype(what, "bias", bias, "x", x);
-  require_like(what, "y", y, x);
-  if (mean.defined()) require_rows(what, "mean", mean, args.rows);
-  if (rstd.defined()) require_rows(what, "rstd", rstd, args.rows);
-  args.rms = rms;
-  args.eps = eps;
-  args.x = x.data();
-  args.weight = weight.data();
-  args.bias = bias.data();
-  args.y = y.data();
-  args.mean = mean.defined() ? mean.as<float>() : nullptr;
-  args.rstd = rstd.defined() ? rstd.as<float>() : nullptr;
-  dispatch(stream, what,
-           {reads(x), reads(weight), reads(bias), writes(y), writes(mean), writes(rstd)}, [args] {
-             parallel_for(args.rows, row_grain(args.width),
-                          [&args](std::int64_t begin, std::int64_t end) {
-                            HWY_DYNAMIC_DISPATCH(norm_forward_rows)(args, begin, end);
-                          });
-           });
-}
-
-void backward_input(Stream& stream, const char* what, bool rms, const ConstView& dy,
-                    const ConstView& x, const ConstView& weight, const ConstView& mean,
-                    const ConstView& rstd, const ConstView& residual, const View& dx) {
-  NormArgs args = base_args(what, x);
-  require_like(what, "dy", dy, x);
-  require_parameter(what, "weight", weight, x);
-  require_same_dtype(what, "weight", weight, "x", x);
-  if (!rms) require_rows(what, "mean", mean, args.rows);
-  require_rows(what, "rstd", rstd, args.rows);
-  if (residual.defined()) require_like(what, "dx_residual", residual, x);
-  require_like(what, "dx", dx, x);
-  args.rms = rms;
-  args.x = x.data();
-  args.dy = dy.data();
-  args.weight = weight.data();
-  args.saved_mean = rms ? nullptr : mean.as<float>();
-  args.saved_rstd = rstd.as<float>();
-  args.residual = residual.data();
-  args.y = dx.data();
-  dispatch(
-      stream, what,
-      {reads(dy), reads(x), reads(weight), reads(mean), reads(rstd), reads(residual), writes(dx)},
-      [args] {
-        parallel_for(args.rows, row_grain(args.width),
-                     [&args](std::int64_t begin, std::int64_t end) {
-                       HWY_DYNAMIC_DISPATCH(norm_backward_rows)(args, begin, end);
-                     });
-      });
-}
-
-void backward_weight(Stream& stream, const char* what, bool rms, const ConstView& dy,
-                     const ConstView& x, const ConstView& mean, const ConstView& rstd,
-                     const View& dweight, const View& dbias, bool accumulate) {
-  if (!dweight.defined() && !dbias.defined()) return;
-  NormArgs args = base_args(what, x);
-  require_like(what, "dy", dy, x);
-  if (!rms) require_rows(what, "mean", mean, args.rows);
-  require_rows(what, "rstd", rstd, args.rows);
-  if (dweight.defined()) require_parameter(what, "dweight", dweight, x);
-  if (dbias.defined()) require_parameter(what, "dbias", dbias, x);
-  if (dweight.defined() && dbias.defined())
-    require_same_dtype(what, "dweight", dweight, "dbias", dbias);
-  args.rms = rms;
-  args.x = x.data();
-  args.dy = dy.data();
-  args.saved_mean = rms ? nullptr : mean.as<float>();
-  args.saved_rstd = rstd.as<float>();
-  args.gradient_dtype = dweight.defined() ? dweight.dtype() : dbias.dtype();
-  args.dweight = dweight.data();
-  args.dbias = dbias.data();
-  args.accumulate = accumulate;
-  dispatch(stream, what,
-           {reads(dy), reads(x), reads(mean), reads(rstd), writes(dweight), writes(dbias)}, [args] {
-             parallel_for(args.width, kColumnBlock, [&args](std::int64_t begin, std::int64_t end) {
-               HWY_DYNAMIC_DISPATCH(norm_backward_weights)(args, begin, end);
-             });
-           });
+std::int64_t row_grain(std::int64_t width) {
+  return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, width));
 }
 
 }  // namespace
 
-void layer_norm_forward(Stream& stream, const ConstView& x, const ConstView& weight,
-                        const ConstView& bias, float eps, const View& y, const View& mean,
-                        const View& rstd) {
-  forward(stream, "layer_norm_forward", false, x, weight, bias, eps, y, mean, rstd);
-}
-void layer_norm_backward_input(Stream& stream, const ConstView& dy, const ConstView& x,
-                               const ConstView& weight, const ConstView& mean,
-                               const ConstView& rstd, const ConstView& dx_residual,
-                               const View& dx) {
-  backward_input(stream, "layer_norm_backward_input", false, dy, x, weight, mean, rstd, dx_residual,
-                 dx);
-}
-void layer_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
-                                const ConstView& mean, const ConstView& rstd, const View& dweight,
-                                const View& dbias, bool accumulate) {
-  backward_weight(stream, "layer_norm_backward_weight", false, dy, x, mean, rstd, dweight, dbias,
-                  accumulate);
+void norm_forward(const NormArgs& args) {
+  parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(norm_forward_rows)(args, begin, end);
+  });
 }
 
-void rms_norm_forward(Stream& stream, const ConstView& x, const ConstView& weight, float eps,
-                      const View& y, const View& rstd) {
-  forward(stream, "rms_norm_forward", true, x, weight, {}, eps, y, {}, rstd);
-}
-void rms_norm_backward_input(Stream& stream, const ConstView& dy, const ConstView& x,
-                             const ConstView& weight, const ConstView& rstd,
-                             const ConstView& dx_residual, const View& dx) {
-  backward_input(stream, "rms_norm_backward_input", true, dy, x, weight, {}, rstd, dx_residual, dx);
-}
-void rms_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
-                              const ConstView& rstd, const View& dweight, bool accumulate) {
-  backward_weight(stream, "rms_norm_backward_weight", true, dy, x, {}, rstd, dweight, {},
-                  accumulate);
+void norm_backward_input(const NormArgs& args) {
+  parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(norm_backward_rows)(args, begin, end);
+  });
 }
 
+void norm_backward_weight(const NormArgs& args) {
+  parallel_for(args.width, kColumnBlock, [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(norm_backward_weights)(args, begin, end);
+  });
+}
+
+}  // namespace cpu
 }  // namespace zero3d::kernels
 #endif  // HWY_ONCE

@@ -38,7 +38,7 @@ HWY_INLINE Vec32 load(const bf16* from) {
 }
 
 HWY_INLINE Vec32 load(const f16* from) {
-#if HWY_TARGET == HWY_SSE2
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4  // no conversion instructions
   HWY_ALIGN float wide[kLanes];
   for (std::size_t i = 0; i < kLanes; ++i) wide[i] = to_float(from[i]);
   return hn::Load(F32(), wide);
@@ -56,8 +56,9 @@ HWY_INLINE hn::Vec<U32> bf16_bits(Vec32 value) {
   const auto high = hn::ShiftRight<16>(bits);
   const auto odd = hn::And(high, hn::Set(d, 1u));
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fffu))));
-  const auto is_nan = hn::RebindMask(d, hn::Ne(value, value));
-  return hn::IfThenElse(is_nan, hn::Or(high, hn::Set(d, 0x40u)), rounded);
+  // Eq with itself, not Ne: on x86 Highway's Ne is false for NaN.
+  const auto is_number = hn::RebindMask(d, hn::Eq(value, value));
+  return hn::IfThenElse(is_number, rounded, hn::Or(high, hn::Set(d, 0x40u)));
 }
 
 HWY_INLINE void store(Vec32 value, bf16* to) {
@@ -65,7 +66,7 @@ HWY_INLINE void store(Vec32 value, bf16* to) {
 }
 
 HWY_INLINE void store(Vec32 value, f16* to) {
-#if HWY_TARGET == HWY_SSE2
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4  // no conversion instructions
   HWY_ALIGN float wide[kLanes];
   hn::Store(value, F32(), wide);
   for (std::size_t i = 0; i < kLanes; ++i) to[i] = to_f16(wide[i]);
@@ -87,7 +88,7 @@ HWY_INLINE Vec32 round_to<bf16>(Vec32 value) {
 }
 template <>
 HWY_INLINE Vec32 round_to<f16>(Vec32 value) {
-#if HWY_TARGET == HWY_SSE2
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4  // no conversion instructions
   f16 narrow[kLanes];
   store(value, narrow);
   return load(narrow);
@@ -129,6 +130,11 @@ HWY_INLINE Vec32 keep(Vec32 value, AllLanes) { return value; }
 HWY_INLINE Vec32 keep(Vec32 value, SomeLanes lanes) {
   return hn::IfThenElseZero(hn::FirstN(F32(), lanes.count), value);
 }
+/// `other` in the lanes that the loop does not cover.
+HWY_INLINE Vec32 keep_or(Vec32 value, Vec32, AllLanes) { return value; }
+HWY_INLINE Vec32 keep_or(Vec32 value, Vec32 other, SomeLanes lanes) {
+  return hn::IfThenElse(hn::FirstN(F32(), lanes.count), value, other);
+}
 
 /// body(i, lanes) for i = 0, kLanes, ... below count.
 template <typename Body>
@@ -146,7 +152,7 @@ HWY_INLINE float sum_of_lanes(Vec32 value) { return hn::GetLane(hn::SumOfLanes(F
 HWY_INLINE float max_of_lanes(Vec32 value) { return hn::GetLane(hn::MaxOfLanes(F32(), value)); }
 
 /// e^x for x <= 88, at most a few units in the last place off; NaN stays NaN.
-HWY_INLINE Vec32 exp(Vec32 x) { return hn::IfThenElse(hn::Ne(x, x), x, hn::Exp(F32(), x)); }
+HWY_INLINE Vec32 exp(Vec32 x) { return hn::IfThenElse(hn::Eq(x, x), hn::Exp(F32(), x), x); }
 
 /// body(T{}) with the T of `dtype`, one of f32, bf16, f16 (checked when the kernel was enqueued).
 template <typename Body>

@@ -1,8 +1,8 @@
 // Which instruction sets the CPU kernels are compiled for; included before any Highway header. The
-// best one the machine has is chosen at run time. Left out are sets that would only add code: our
-// loops gain little from the SSE steps above SSE2 or from AVX-512's later extensions, and SVE
-// vectors, having no size, cannot be held in arrays.
+// best one the machine has is chosen at run time: AVX-512, AVX2, SSE4 or plain scalar code on x86.
+// Left out are sets that would only add code (SSSE3, AVX-512's later extensions), and SVE, whose
+// vectors have no size and so cannot be held in arrays.
 #pragma once
 
 #define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)

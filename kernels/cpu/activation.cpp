@@ -1,0 +1,193 @@
+// Activations and dropout on the CPU, elementwise over chunks of fixed size.
+#include "zero3d/kernels/cpu/activation.h"
+
+#include <algorithm>
+
+#include "zero3d/device/parallel.h"
+#include "zero3d/kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/activation.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "zero3d/kernels/cpu/philox-inl.h"
+#include "zero3d/kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zero3d::kernels::HWY_NAMESPACE {
+
+// With v = 2 sqrt(2/pi) (x + 0.044715 x^3), 0.5 (1 + tanh(v / 2)) = 1 / (1 + exp(-v)): one
+// exponential and one division, without the cancellation of 1 + tanh at negative x.
+constexpr float kSlope = 1.5957691216057308f;  // 2 sqrt(2/pi)
+constexpr float kCubic = 1.5957691216057308f * 0.044715f;
+constexpr float kLargestExponent = 87.0f;  // exp stays finite; sigmoid(-87) is already below 2e-38
+
+/// exp(-v), finite for every v; a NaN in v is lost, so results are multiplied by the argument.
+HWY_INLINE Vec32 bounded_exp_of_minus(Vec32 v) {
+  return hn::Exp(F32(), hn::Min(hn::Neg(v), set(kLargestExponent)));
+}
+
+HWY_INLINE Vec32 gelu_of(Vec32 x) {
+  const Vec32 v = hn::Mul(x, hn::MulAdd(hn::Mul(x, x), set(kCubic), set(kSlope)));
+  return hn::Div(x, hn::Add(set(1.0f), bounded_exp_of_minus(v)));
+}
+
+HWY_INLINE Vec32 gelu_slope(Vec32 x) {
+  // Beyond 20 the slope is 0 or 1 to the last bit, and x^3 could overflow.
+  const Vec32 near = hn::Max(hn::Min(x, set(20.0f)), set(-20.0f));
+  const Vec32 square = hn::Mul(near, near);
+  const Vec32 e = bounded_exp_of_minus(hn::Mul(near, hn::MulAdd(square, set(kCubic), set(kSlope))));
+  const Vec32 sigmoid = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
+  const Vec32 dv = hn::MulAdd(square, set(3 * kCubic), set(kSlope));
+  // x s (1 - s) dv, with 1 - s = e s.
+  return hn::MulAdd(hn::Mul(x, hn::Mul(hn::Mul(e, sigmoid), sigmoid)), dv, sigmoid);
+}
+
+void gelu_chunk(const cpu::GeluArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    const T* x = static_cast<const T*>(a.x) + begin;
+    T* out = static_cast<T*>(a.out) + begin;
+    if (a.dy == nullptr) {
+      for_lanes(end - begin, [&](std::int64_t i, auto lanes)
+                                 HWY_ATTR { store(gelu_of(load(x + i, lanes)), out + i, lanes); });
+      return;
+    }
+    const T* dy = static_cast<const T*>(a.dy) + begin;
+    for_lanes(end - begin, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      store(hn::Mul(load(dy + i, lanes), gelu_slope(load(x + i, lanes))), out + i, lanes);
+    });
+  });
+}
+
+template <typename T>
+HWY_INLINE const T* row_of(const cpu::ConstRows& rows, std::int64_t row) {
+  return static_cast<const T*>(rows.data) + row * rows.stride;
+}
+template <typename T>
+HWY_INLINE T* row_of(const cpu::Rows& rows, std::int64_t row) {
+  return static_cast<T*>(rows.data) + row * rows.stride;
+}
+
+void swiglu_forward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* gate = row_of<T>(a.gate, row);
+      const T* up = row_of<T>(a.up, row);
+      T* y = static_cast<T*>(a.y) + row * a.width;
+      for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const Vec32 g = load(gate + i, lanes);
+        const Vec32 silu = round_to<T>(hn::Div(g, hn::Add(set(1.0f), bounded_exp_of_minus(g))));
+        store(hn::Mul(silu, load(up + i, lanes)), y + i, lanes);
+      });
+    }
+  });
+}
+
+/// silu'(g) = s (1 + g (1 - s)); the gradients of both factors are rounded to T as autograd does.
+void swiglu_backward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* gate = row_of<T>(a.gate, row);
+      const T* up = row_of<T>(a.up, row);
+      const T* dy = static_cast<const T*>(a.dy) + row * a.width;
+      T* dgate = row_of<T>(a.dgate, row);
+      T* dup = row_of<T>(a.dup, row);
+      for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const Vec32 g = load(gate + i, lanes);
+        const Vec32 u = load(up + i, lanes);
+        const Vec32 d = load(dy + i, lanes);
+        const Vec32 e = bounded_exp_of_minus(g);
+        const Vec32 sigmoid = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
+        const Vec32 silu = round_to<T>(hn::Div(g, hn::Add(set(1.0f), e)));
+        const Vec32 slope = hn::Mul(sigmoid, hn::MulAdd(g, hn::Mul(e, sigmoid), set(1.0f)));
+        const Vec32 dsilu = round_to<T>(hn::Mul(d, u));
+        store(hn::Mul(d, silu), dup + i, lanes);
+        store(hn::Mul(dsilu, slope), dgate + i, lanes);
+      });
+    }
+  });
+}
+
+/// Elements [begin, end) of one sample; begin is a multiple of four, and there are at most
+/// kDropoutChunk.
+constexpr std::int64_t kDropoutChunk = 4096;
+
+void dropout_chunk(const cpu::DropoutArgs& a, std::int64_t sample, std::int64_t begin,
+                   std::int64_t end) {
+  HWY_ALIGN std::uint32_t words[kDropoutChunk + kWordSlack];
+  fill_words(a.key, a.key.sample + static_cast<std::uint64_t>(sample),
+             static_cast<std::uint64_t>(begin) / 4, (end - begin + 3) / 4, words);
+  const Vec32 factor = set(a.p < 1.0f ? 1.0f / (1.0f - a.p) : 0.0f);
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    const std::int64_t offset = sample * a.per_sample + begin;
+    const T* x = static_cast<const T*>(a.x) + offset;
+    const T* residual =
+        a.residual == nullptr ? nullptr : static_cast<const T*>(a.residual) + offset;
+    T* y = static_cast<T*>(a.y) + offset;
+    for_lanes(end - begin, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      Vec32 value = hn::IfThenElseZero(kept(words + i, a.p), hn::Mul(load(x + i, lanes), factor));
+      if (residual != nullptr) value = hn::Add(value, load(residual + i, lanes));
+      store(value, y + i, lanes);
+    });
+  });
+}
+
+}  // namespace zero3d::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace zero3d::kernels {
+
+HWY_EXPORT(gelu_chunk);
+HWY_EXPORT(swiglu_forward_rows);
+HWY_EXPORT(swiglu_backward_rows);
+HWY_EXPORT(dropout_chunk);
+
+namespace cpu {
+namespace {
+
+constexpr std::int64_t kChunk = 16384;  // elements a task
+
+std::int64_t row_grain(std::int64_t width) {
+  return std::max<std::int64_t>(1, kChunk / std::max<std::int64_t>(1, width));
+}
+
+}  // namespace
+
+void gelu(const GeluArgs& args) {
+  parallel_for(args.count, kChunk, [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(gelu_chunk)(args, begin, end);
+  });
+}
+
+void swiglu_forward(const SwigluArgs& args) {
+  parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(swiglu_forward_rows)(args, begin, end);
+  });
+}
+
+void swiglu_backward(const SwigluArgs& args) {
+  parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(swiglu_backward_rows)(args, begin, end);
+  });
+}
+
+void dropout(const DropoutArgs& args) {
+  constexpr std::int64_t kStep = 4096;
+  const std::int64_t chunks = (args.per_sample + kStep - 1) / kStep;  // of one sample
+  parallel_for(args.samples * chunks, 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i % chunks * kStep;
+      HWY_DYNAMIC_DISPATCH(dropout_chunk)
+      (args, i / chunks, first, std::min(first + kStep, args.per_sample));
+    }
+  });
+}
+
+}  // namespace cpu
+}  // namespace zero3d::kernels
+#endif  // HWY_ONCE

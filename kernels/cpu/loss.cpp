@@ -1,0 +1,133 @@
+// Cross-entropy on the CPU: forward reads the logits from memory once, with a running maximum and
+// sum; backward reads and writes them once.
+#include "zero3d/kernels/cpu/loss.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/device/parallel.h"
+#include "zero3d/kernels/cpu/simd_targets.h"
+#include "zero3d/kernels/loss.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/loss.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "zero3d/kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zero3d::kernels::HWY_NAMESPACE {
+
+/// log(sum(exp(x))). Each block is read for its maximum and, from the cache, for its sum; the sum
+/// so far is rescaled once a block.
+template <typename T>
+float log_sum_exp(const T* x, std::int64_t count) {
+  constexpr std::int64_t kBlock = 2048;
+  // The lowest finite number, not -inf: a row may begin with a block of -inf (a masked vocabulary).
+  float max = std::numeric_limits<float>::lowest();
+  float sum = 0;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const T* block = x + begin;
+    const std::int64_t size = HWY_MIN(kBlock, count - begin);
+    Vec32 largest = set(max);
+    for_lanes(size, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      largest = hn::Max(keep_or(load(block + i, lanes), largest, lanes), largest);
+    });
+    const float new_max = max_of_lanes(largest);
+    const Vec32 shift = set(new_max);
+    Vec32 part = set(0);
+    for_lanes(size, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      part = hn::Add(part, keep(exp(hn::Sub(load(block + i, lanes), shift)), lanes));
+    });
+    sum = sum * std::exp(max - new_max) + sum_of_lanes(part);
+    max = new_max;
+  }
+  return max + std::log(sum);
+}
+
+/// losses[row] of rows that count, zero of ignored ones.
+void cross_entropy_rows(const cpu::CrossEntropyArgs& a, float* losses, std::int64_t begin,
+                        std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* logits = static_cast<const T*>(a.logits) + row * a.vocabulary;
+      if (a.targets[row] == kIgnoreTarget) {
+        a.lse[row] = losses[row] = 0;
+        continue;
+      }
+      a.lse[row] = log_sum_exp(logits, a.vocabulary);
+      losses[row] = a.lse[row] - to_float(logits[a.targets[row]]);
+    }
+  });
+}
+
+void cross_entropy_gradient_rows(const cpu::CrossEntropyGradientArgs& a, std::int64_t begin,
+                                 std::int64_t end) {
+  const float factor = a.loss[1] > 0 ? a.seed[0] / a.loss[1] : 0.0f;
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row) {
+      T* logits = static_cast<T*>(a.logits) + row * a.vocabulary;
+      const std::int32_t target = a.targets[row];
+      if (target == kIgnoreTarget) {
+        for_lanes(a.vocabulary,
+                  [&](std::int64_t i, auto lanes) HWY_ATTR { store(set(0), logits + i, lanes); });
+        continue;
+      }
+      const float probability = std::exp(to_float(logits[target]) - a.lse[row]);
+      const Vec32 lse = set(a.lse[row]);
+      const Vec32 scale = set(factor);
+      for_lanes(a.vocabulary, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        store(hn::Mul(exp(hn::Sub(load(logits + i, lanes), lse)), scale), logits + i, lanes);
+      });
+      logits[target] = from_float<T>((probability - 1.0f) * factor);
+    }
+  });
+}
+
+}  // namespace zero3d::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace zero3d::kernels {
+
+HWY_EXPORT(cross_entropy_rows);
+HWY_EXPORT(cross_entropy_gradient_rows);
+
+namespace cpu {
+
+void cross_entropy_forward(const CrossEntropyArgs& args) {
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    const std::int32_t target = args.targets[row];
+    if (target != kIgnoreTarget && (target < 0 || target >= args.vocabulary))
+      throw_invalid(concat("cross_entropy_forward: expected targets in [0, ", args.vocabulary,
+                           ") or ", kIgnoreTarget, " (ignored), but target ", row, " is ", target));
+  }
+  std::vector<float> losses(static_cast<std::size_t>(args.rows));
+  parallel_for(args.rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(cross_entropy_rows)(args, losses.data(), begin, end);
+  });
+  double sum = 0;
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    if (args.targets[row] == kIgnoreTarget) continue;
+    sum += losses[static_cast<std::size_t>(row)];
+    ++count;
+  }
+  args.loss[0] = static_cast<float>(sum);
+  args.loss[1] = static_cast<float>(count);
+}
+
+void cross_entropy_backward(const CrossEntropyGradientArgs& args) {
+  parallel_for(args.rows, 1, [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(cross_entropy_gradient_rows)(args, begin, end);
+  });
+}
+
+}  // namespace cpu
+}  // namespace zero3d::kernels
+#endif  // HWY_ONCE

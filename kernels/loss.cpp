@@ -1,0 +1,49 @@
+// Arguments of the cross-entropy, checked and handed to the back end.
+#include "zero3d/kernels/loss.h"
+
+#include "zero3d/kernels/arguments.h"
+#include "zero3d/kernels/cpu/loss.h"
+
+namespace zero3d::kernels {
+
+void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstView& targets,
+                           const View& lse, const View& loss) {
+  constexpr const char* kWhat = "cross_entropy_forward";
+  require_float(kWhat, "logits", logits);
+  cpu::CrossEntropyArgs args;
+  args.dtype = logits.dtype();
+  args.rows = logits.shape().rows();
+  args.vocabulary = logits.shape().last();
+  require_elements(kWhat, "targets", targets, DType::i32, args.rows);
+  require_elements(kWhat, "lse", lse, DType::f32, args.rows);
+  require_elements(kWhat, "loss", loss, DType::f32, 2);
+  args.logits = logits.data();
+  args.targets = targets.as<std::int32_t>();
+  args.lse = lse.as<float>();
+  args.loss = loss.as<float>();
+  dispatch(stream, kWhat, {reads(logits), reads(targets), writes(lse), writes(loss)},
+           [args] { cpu::cross_entropy_forward(args); });
+}
+
+void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
+                            const ConstView& lse, const ConstView& loss, const ConstView& seed) {
+  constexpr const char* kWhat = "cross_entropy_backward";
+  require_float(kWhat, "logits", logits);
+  cpu::CrossEntropyGradientArgs args;
+  args.dtype = logits.dtype();
+  args.rows = logits.shape().rows();
+  args.vocabulary = logits.shape().last();
+  require_elements(kWhat, "targets", targets, DType::i32, args.rows);
+  require_elements(kWhat, "lse", lse, DType::f32, args.rows);
+  require_elements(kWhat, "loss", loss, DType::f32, 2);
+  require_elements(kWhat, "seed", seed, DType::f32, 1);
+  args.logits = logits.data();
+  args.targets = targets.as<std::int32_t>();
+  args.lse = lse.as<float>();
+  args.loss = loss.as<float>();
+  args.seed = seed.as<float>();
+  dispatch(stream, kWhat, {reads(targets), reads(lse), reads(loss), reads(seed), writes(logits)},
+           [args] { cpu::cross_entropy_backward(args); });
+}
+
+}  // namespace zero3d::kernels

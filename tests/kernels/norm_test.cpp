@@ -1,0 +1,163 @@
+// LayerNorm and RMSNorm against fp64, their gradients against numeric ones.
+#include "zero3d/kernels/norm.h"
+
+#include "zero3d/tests/kernels/kit.h"
+
+namespace zero3d::kernels {
+namespace {
+
+using namespace test;
+
+constexpr float kEps = 1e-5f;
+
+Values reference(bool rms, std::size_t width, const Values& x, const Values& weight,
+                 const Values& bias) {
+  Values y(x.size());
+  for (std::size_t row = 0; row < x.size(); row += width) {
+    double mean = 0, square = 0;
+    for (std::size_t i = 0; i < width && !rms; ++i) mean += x[row + i] / static_cast<double>(width);
+    for (std::size_t i = 0; i < width; ++i)
+      square += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(width);
+    for (std::size_t i = 0; i < width; ++i)
+      y[row + i] = (x[row + i] - mean) / std::sqrt(square + static_cast<double>(kEps)) * weight[i] +
+                   (rms ? 0.0 : bias[i]);
+  }
+  return y;
+}
+
+struct Tensors {
+  View x, weight, bias, dy, residual, y, mean, rstd, dx, dweight, dbias;
+};
+
+Tensors run(Kit& kit, DType dtype, bool rms, std::int64_t rows, std::int64_t width, bool residual) {
+  Tensors r;
+  r.x = kit.random(dtype, {rows, width}, "x", 2);
+  r.weight = kit.random(dtype, {width}, "weight");
+  r.bias = kit.random(dtype, {width}, "bias");
+  r.dy = kit.random(dtype, {rows, width}, "dy");
+  if (residual) r.residual = kit.random(dtype, {rows, width}, "residual");
+  r.y = kit.output(dtype, {rows, width});
+  r.dx = kit.output(dtype, {rows, width});
+  r.mean = kit.output(DType::f32, {rows});
+  r.rstd = kit.output(DType::f32, {rows});
+  r.dweight = kit.output(dtype, {width});
+  r.dbias = kit.output(dtype, {width});
+  Stream& s = kit.stream();
+  if (rms) {
+    rms_norm_forward(s, r.x, r.weight, kEps, r.y, r.rstd);
+    rms_norm_backward_input(s, r.dy, r.x, r.weight, r.rstd, r.residual, r.dx);
+    rms_norm_backward_weight(s, r.dy, r.x, r.rstd, r.dweight);
+  } else {
+    layer_norm_forward(s, r.x, r.weight, r.bias, kEps, r.y, r.mean, r.rstd);
+    layer_norm_backward_input(s, r.dy, r.x, r.weight, r.mean, r.rstd, r.residual, r.dx);
+    layer_norm_backward_weight(s, r.dy, r.x, r.mean, r.rstd, r.dweight, r.dbias);
+  }
+  return r;
+}
+
+void check(DType dtype, bool rms, std::int64_t rows, std::int64_t width, bool residual) {
+  Kit kit;
+  const Tensors r = run(kit, dtype, rms, rows, width, residual);
+  const std::string what = concat(rms ? "rms " : "layer ", rows, "x", width);
+  const auto columns = static_cast<std::size_t>(width);
+  const Values x = kit.read(r.x), weight = kit.read(r.weight), bias = kit.read(r.bias);
+  const Values dy = kit.read(r.dy);
+  // RMSNorm rounds twice, and its gradient also once inside.
+  const double ulps = rms ? 4 : 2;
+  const double floor = dtype == DType::f32 ? 1e-5 : precision_of(dtype) * (rms ? 4 : 0.1);
+  expect_close(kit.read(r.y), reference(rms, columns, x, weight, bias), dtype, ulps, floor,
+               what + " y");
+  const auto loss = [&](const Values& at, const Values& w, const Values& b) {
+    return dot(dy, reference(rms, columns, at, w, b));
+  };
+  Values dx = numeric_gradient(x, [&](const Values& at) { return loss(at, weight, bias); });
+  if (residual) {
+    const Values other = kit.read(r.residual);
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += other[i];
+  }
+  const double magnitude = std::max(1.0, *std::max_element(dx.begin(), dx.end()));
+  expect_close(kit.read(r.dx), dx, dtype, ulps, floor * magnitude * 2, what + " dx");
+  const double sum_floor = floor * std::sqrt(static_cast<double>(rows)) * 2;
+  expect_close(kit.read(r.dweight),
+               numeric_gradient(weight, [&](const Values& w) { return loss(x, w, bias); }), dtype,
+               ulps, sum_floor, what + " dweight");
+  if (!rms)
+    expect_close(kit.read(r.dbias),
+                 numeric_gradient(bias, [&](const Values& b) { return loss(x, weight, b); }), dtype,
+                 ulps, sum_floor, what + " dbias");
+}
+
+TEST(Norm, MatchesTheReferenceOnEveryTarget) {
+  for_each_target([] {
+    for (const bool rms : {false, true})
+      for (const DType dtype : float_dtypes())
+        for (const std::int64_t width : {2, 7, 16, 33, 64, 67})
+          for (const std::int64_t rows : {1, 3}) check(dtype, rms, rows, width, rows == 3);
+  });
+}
+
+TEST(Norm, MatchesTheReferenceOverManyRows) {
+  for (const bool rms : {false, true})
+    for (const std::int64_t rows : {127, 130}) check(DType::f32, rms, rows, 5, true);
+}
+
+TEST(Norm, BitsDependNeitherOnThreadsNorOnAlignment) {
+  for (const bool rms : {false, true})
+    for (const DType dtype : float_dtypes())
+      expect_same_bits(
+          [&](Kit& kit) {
+            const Tensors r = run(kit, dtype, rms, 300, 203, true);
+            return kit.bits(r.y) + kit.bits(r.dx) + kit.bits(r.dweight) +
+                   (rms ? "" : kit.bits(r.dbias));
+          },
+          "norm");
+}
+
+TEST(Norm, AccumulatesInto32BitGradients) {
+  Kit kit;
+  const Tensors r = run(kit, DType::bf16, false, 5, 33, false);
+  const View dweight = kit.random(DType::f32, {33}, "old");
+  const View once = kit.output(DType::f32, {33});
+  const Values before = kit.read(dweight);
+  layer_norm_backward_weight(kit.stream(), r.dy, r.x, r.mean, r.rstd, once, {});
+  layer_norm_backward_weight(kit.stream(), r.dy, r.x, r.mean, r.rstd, dweight, {}, true);
+  const Values after = kit.read(dweight), added = kit.read(once);
+  for (std::size_t i = 0; i < after.size(); ++i)
+    EXPECT_EQ(after[i],
+              static_cast<double>(static_cast<float>(before[i]) + static_cast<float>(added[i])));
+}
+
+TEST(Norm, ResidualMayBeTheOutput) {
+  Kit kit;
+  const Tensors r = run(kit, DType::f32, false, 4, 37, true);
+  layer_norm_backward_input(kit.stream(), r.dy, r.x, r.weight, r.mean, r.rstd, r.residual,
+                            r.residual);
+  EXPECT_EQ(kit.bits(r.residual), kit.bits(r.dx));
+}
+
+TEST(Norm, LargeMeanKeepsTheVariance) {
+  Kit kit;
+  const View x = kit.filled(DType::f32, {1, 64}, [](std::int64_t i) { return 4096.0 + i % 2; });
+  const View one = kit.filled(DType::f32, {64}, [](std::int64_t) { return 1.0; });
+  const View zero = kit.filled(DType::f32, {64}, [](std::int64_t) { return 0.0; });
+  const View y = kit.output(DType::f32, {1, 64});
+  layer_norm_forward(kit.stream(), x, one, zero, 0.0f, y, {}, {});
+  const Values got = kit.read(y);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], i % 2 != 0 ? 1 : -1, 1e-5);
+}
+
+TEST(Norm, NamesAnArgumentOfTheWrongShape) {
+  Kit kit;
+  const View x = kit.random(DType::f32, {2, 8}, "x");
+  const View weight = kit.random(DType::f32, {7}, "weight");
+  try {
+    rms_norm_forward(kit.stream(), x, weight, kEps, x, {});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(std::string(error.what()).find("weight"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace zero3d::kernels
