@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "zero3d/core/view.h"
@@ -41,14 +42,23 @@ class Device {
   virtual ConstView host_read(const ConstView& view) = 0;
   /// The same for writing by the host, against readers too.
   virtual View host_write(const View& view) = 0;
+
+  /// For recorders that are no streams (I/O queues): tells the hazard checker of work `what` that
+  /// starts after `after` and all the host has waited for, touches `accesses`, and ends at `done`,
+  /// whose record has begun and is not yet handed on. Throws Error(kHazard) as a launch does.
+  /// Without a checker it does nothing.
+  virtual void declare(const std::string& what, std::span<const Access> accesses,
+                       std::span<const Event> after, Event& done) = 0;
 };
 
 struct CpuDeviceOptions {
   int rank = 0;     ///< Shown in traces and errors.
   int threads = 1;  ///< Threads that run one kernel (a TBB arena of its own).
   std::int64_t budget_bytes = TrackingResource::kUnlimited;
-  bool check_hazards = default_checks();   ///< The vector-clock checker of launches.
-  bool poison_on_free = default_checks();  ///< Fill released device memory with NaN bytes (0xFF).
+  bool check_hazards = default_checks();  ///< The vector-clock checker of launches.
+  /// Fill device memory with NaN bytes (0xFF) when released and when handed out, unless launches
+  /// that use it are still under way. Needs check_hazards, which knows them.
+  bool poison_on_free = default_checks();
   bool inline_streams = false;    ///< Run every task at launch, on the host thread (debugging).
   std::uint64_t jitter_seed = 0;  ///< Nonzero: random sub-millisecond delays before tasks.
 

@@ -3,8 +3,8 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/cpu/spin.h"
 #include "zero3d/device/event_state.h"
-#include "zero3d/device/spin.h"
 
 namespace zero3d {
 
@@ -52,6 +52,7 @@ void Event::wait() const {
                 "the host waits on an event that was never recorded; record it on a stream first");
   }
   state_->await();
+  if (!InsideTask::active()) state_->order().observe();
   if (state_->error()) std::rethrow_exception(state_->error());
 }
 

@@ -2,9 +2,9 @@
 // (streams, I/O queues) and waiters; users of a device need only event.h.
 //
 // A recorder calls Event::begin_record(), names itself with set_recorder(), states what the point
-// comes after (inherit(), only for the hazard checker), and calls complete() exactly once when it
-// has passed the point. All members are thread-safe except set_recorder and inherit, which belong
-// to the recording thread before the event is handed to anyone else.
+// comes after with set_order() (for the hazard checker; Device::declare does it), and calls
+// complete() exactly once when it has passed the point. All members are thread-safe except the two
+// setters, which belong to the recording thread before the event is handed to anyone else.
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 #include <string>
 
 #include "zero3d/device/event.h"
+#include "zero3d/device/order.h"
 
 namespace zero3d {
 
@@ -35,6 +36,8 @@ class EventState {
   static constexpr std::chrono::milliseconds kWaitLimit{300000};
 
   void set_recorder(std::shared_ptr<const Recorder> recorder) { recorder_ = std::move(recorder); }
+  void set_order(OrderClock order) { order_ = std::move(order); }
+  const OrderClock& order() const { return order_; }
   /// The point is passed; `error` is the first error of the work before it.
   void complete(std::exception_ptr error = nullptr) noexcept;
 
@@ -53,6 +56,7 @@ class EventState {
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
   std::shared_ptr<const Recorder> recorder_;
+  OrderClock order_;
 };
 
 }  // namespace zero3d

@@ -1,15 +1,38 @@
 // CpuArena over a TBB task arena.
 #include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
+#include <mutex>
+#include <thread>
+
 #include "zero3d/device/cpu/arena.h"
 
 namespace zero3d {
+namespace {
+
+/// TBB keeps one pool of workers for the process and by default no more than there are cores. An
+/// arena that asks for more threads gets them (and TBB need not warn): the pool grows to the widest
+/// arena seen, no further, however many arenas there are.
+void admit_threads(int threads) {
+  static std::mutex mutex;
+  static int admitted = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  static tbb::global_control* control = nullptr;  // leaked: arenas may outlive statics
+  std::lock_guard lock(mutex);
+  if (threads <= admitted) return;
+  admitted = threads;
+  delete control;  // of several controls TBB obeys the smallest
+  control = new tbb::global_control(tbb::global_control::max_allowed_parallelism,
+                                    static_cast<std::size_t>(threads));
+}
+
+}  // namespace
 
 struct CpuArena::Impl {
-  explicit Impl(int threads) : arena(threads, 1) {}
+  explicit Impl(int threads) : arena(threads, 1) { admit_threads(threads); }
   tbb::task_arena arena;
 };
 

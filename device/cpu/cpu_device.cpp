@@ -1,11 +1,13 @@
 // The CPU as a device: its memory, its streams and its copies.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/cpu/arena_resource.h"
 #include "zero3d/device/cpu/cpu_stream.h"
+#include "zero3d/device/cpu/poison_resource.h"
 #include "zero3d/device/device.h"
 #include "zero3d/device/parallel.h"
 
@@ -14,15 +16,13 @@ namespace {
 
 constexpr std::int64_t kCopyGrain = std::int64_t{1} << 20;
 
-class HeapResource final : public MemoryResource {
- public:
-  void* allocate(std::size_t bytes, const char*) override {
-    return ::operator new(bytes == 0 ? 64 : bytes, std::align_val_t(64));
-  }
-  void deallocate(void* data, std::size_t, const char*) noexcept override {
-    ::operator delete(data, std::align_val_t(64));
-  }
-};
+/// Address space costs nothing, so a reserved piece leaves room for fragments.
+std::size_t reserve_bytes(std::int64_t budget) {
+  constexpr std::int64_t kMost = std::int64_t{64} << 30;
+  constexpr std::int64_t kLeast = std::int64_t{64} << 20;
+  if (budget == TrackingResource::kUnlimited || budget > kMost / 2) return kMost;
+  return static_cast<std::size_t>(std::max(kLeast, 2 * budget));
+}
 
 class CpuDevice final : public Device {
  public:
@@ -35,12 +35,17 @@ class CpuDevice final : public Device {
   TrackingResource& host_memory() override { return host_memory_; }
   void copy(Stream& stream, const View& dst, const ConstView& src) override;
   void fill_zero(Stream& stream, const View& dst) override;
-  ConstView host_read(const ConstView& view) override { return view; }
-  View host_write(const View& view) override { return view; }
+  ConstView host_read(const ConstView& view) override;
+  View host_write(const View& view) override;
+  void declare(const std::string& what, std::span<const Access> accesses,
+               std::span<const Event> after, Event& done) override;
 
  private:
   const CpuDeviceOptions options_;
-  HeapResource heap_;
+  std::unique_ptr<HazardChecker> checker_;
+  ArenaResource arena_;
+  ArenaResource host_arena_;
+  std::unique_ptr<PoisonResource> poison_;
   TrackingResource memory_;
   TrackingResource host_memory_;
   std::uint64_t streams_ = 0;
@@ -48,14 +53,21 @@ class CpuDevice final : public Device {
 
 CpuDevice::CpuDevice(const CpuDeviceOptions& options)
     : options_(options),
-      memory_(heap_, concat("device memory of rank ", options.rank), options.budget_bytes),
-      host_memory_(heap_, concat("host memory of rank ", options.rank)) {
+      checker_(options.check_hazards ? std::make_unique<HazardChecker>(description()) : nullptr),
+      arena_(reserve_bytes(options.budget_bytes)),
+      host_arena_(reserve_bytes(TrackingResource::kUnlimited)),
+      poison_(options.poison_on_free && checker_ != nullptr
+                  ? std::make_unique<PoisonResource>(arena_, *checker_)
+                  : nullptr),
+      memory_(poison_ != nullptr ? static_cast<MemoryResource&>(*poison_) : arena_,
+              concat("device memory of rank ", options.rank), options.budget_bytes),
+      host_memory_(host_arena_, concat("host memory of rank ", options.rank)) {
   if (options.threads < 1)
     throw_invalid(concat("a CPU device with ", options.threads, " threads; expected 1 or more"));
 }
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
-  CpuStreamOptions options{options_.rank, options_.threads, 0};
+  CpuStreamOptions options{options_.rank, options_.threads, 0, checker_.get()};
   if (options_.jitter_seed != 0) options.jitter_seed = options_.jitter_seed + ++streams_ * 7919;
   if (options_.inline_streams) return std::make_unique<InlineStream>(*this, name, options);
   return std::make_unique<QueuedStream>(*this, name, options);
@@ -88,6 +100,30 @@ void CpuDevice::fill_zero(Stream& stream, const View& dst) {
                    std::memset(to + begin, 0, static_cast<std::size_t>(end - begin));
                  });
   });
+}
+
+ConstView CpuDevice::host_read(const ConstView& view) {
+  if (checker_ != nullptr) checker_->host_access(reads(view));
+  return view;
+}
+
+View CpuDevice::host_write(const View& view) {
+  if (checker_ != nullptr) checker_->host_access(writes(view));
+  return view;
+}
+
+void CpuDevice::declare(const std::string& what, std::span<const Access> accesses,
+                        std::span<const Event> after, Event& done) {
+  ZERO3D_CHECK(done.recorded(), "declare() before the record of its event has begun");
+  OrderClock before;
+  for (const Event& event : after) {
+    if (!event.recorded())
+      throw Error(ErrorKind::kHazard,
+                  concat("'", what, "' starts after an event that was never recorded"));
+    before.join(event.state()->order());
+  }
+  if (checker_ != nullptr) before = checker_->declare(what, accesses, before);
+  done.state()->set_order(std::move(before));
 }
 
 }  // namespace

@@ -8,17 +8,17 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/cpu/spin.h"
 #include "zero3d/device/device.h"
-#include "zero3d/device/spin.h"
 
 namespace zero3d {
 namespace {
 
-[[noreturn]] void throw_never_recorded(const std::string& stream) {
-  throw Error(ErrorKind::kHazard,
-              concat("stream '", stream,
-                     "' waits on an event that was never recorded; record it first, on the stream "
-                     "whose work is to be waited for"));
+/// The bytes a span is labelled with.
+std::size_t written_bytes(std::span<const Access> accesses) {
+  std::size_t bytes = 0;
+  for (const Access& access : accesses) bytes += access.write ? access.bytes : 0;
+  return bytes;
 }
 
 void name_thread(const std::string& name) {
@@ -27,8 +27,40 @@ void name_thread(const std::string& name) {
 
 }  // namespace
 
+StreamOrder::StreamOrder(const std::string& stream, HazardChecker* checker) : checker_(checker) {
+  if (checker_ != nullptr) lane_ = checker_->add_lane(stream);
+}
+
+void StreamOrder::launch(const std::string& what, std::span<const Access> accesses) {
+  if (checker_ != nullptr) checker_->launch(lane_, what, accesses);
+}
+
+void StreamOrder::record(EventState& event) {
+  if (checker_ != nullptr) event.set_order(checker_->record(lane_));
+}
+
+void StreamOrder::wait(const std::string& stream, const Event& event) {
+  if (!event.recorded()) {
+    throw Error(ErrorKind::kHazard,
+                concat("stream '", stream,
+                       "' waits on an event that was never recorded; record it first, on the "
+                       "stream whose work is to be waited for"));
+  }
+  if (checker_ != nullptr) checker_->wait(lane_, event.state()->order());
+}
+
+void StreamOrder::observe() {
+  if (checker_ != nullptr) checker_->record(lane_).observe();
+}
+
+void StreamOrder::finish() {
+  if (checker_ != nullptr) lane_.finish();
+}
+
 QueuedStream::QueuedStream(Device& device, const std::string& name, const CpuStreamOptions& options)
-    : Stream(device, name), runner_(name, device.description(), options) {
+    : Stream(device, name),
+      order_(name, options.checker),
+      runner_(name, device.description(), options) {
   worker_ = std::thread([this, rank = options.rank] {
     name_thread(this->name());
     set_log_rank(rank);
@@ -44,22 +76,24 @@ QueuedStream::~QueuedStream() {
   }
   filled_.notify_one();
   worker_.join();
+  order_.observe();
 }
 
 void QueuedStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
-  std::size_t bytes = 0;
-  for (const Access& access : accesses) bytes += access.write ? access.bytes : 0;
-  push({Step::run, bytes, std::move(what), std::move(task), nullptr});
+  order_.launch(what, accesses);
+  push({Step::run, written_bytes(accesses), std::move(what), std::move(task), nullptr});
 }
 
 void QueuedStream::record(Event& event) {
-  event.begin_record().set_recorder(runner_.status());
+  EventState& state = event.begin_record();
+  state.set_recorder(runner_.status());
+  order_.record(state);
   push({Step::record, 0, {}, {}, event.state()});
 }
 
 void QueuedStream::wait(const Event& event) {
-  if (!event.recorded()) throw_never_recorded(name());
+  order_.wait(name(), event);
   push({Step::wait, 0, {}, {}, event.state()});
 }
 
@@ -68,7 +102,7 @@ void QueuedStream::synchronize() {
                "a task synchronises the stream it runs on");
   Event end;
   record(end);
-  end.wait();
+  end.wait();  // joins this stream's order into the host's
 }
 
 void QueuedStream::push(Task task) {
@@ -107,6 +141,7 @@ void QueuedStream::execute(Task task) {
   switch (task.step) {
     case Step::run:
       runner_.run(task.what, task.bytes, task.body);
+      order_.finish();
       break;
     case Step::wait:
       runner_.await(task.event);
@@ -118,27 +153,31 @@ void QueuedStream::execute(Task task) {
 }
 
 InlineStream::InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options)
-    : Stream(device, name), runner_(name, device.description(), options) {}
+    : Stream(device, name),
+      order_(name, options.checker),
+      runner_(name, device.description(), options) {}
 
 void InlineStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
-  std::size_t bytes = 0;
-  for (const Access& access : accesses) bytes += access.write ? access.bytes : 0;
-  runner_.arena().enter([&] { runner_.run(what, bytes, task); });
+  order_.launch(what, accesses);
+  runner_.arena().enter([&] { runner_.run(what, written_bytes(accesses), task); });
+  order_.finish();
 }
 
 void InlineStream::record(Event& event) {
   EventState& state = event.begin_record();
   state.set_recorder(runner_.status());
+  order_.record(state);
   state.complete(runner_.error());
 }
 
 void InlineStream::wait(const Event& event) {
-  if (!event.recorded()) throw_never_recorded(name());
+  order_.wait(name(), event);
   runner_.await(event.state());
 }
 
 void InlineStream::synchronize() {
+  order_.observe();
   if (runner_.error() != nullptr) std::rethrow_exception(runner_.error());
 }
 

@@ -13,6 +13,7 @@
 
 #include "zero3d/device/cpu/arena.h"
 #include "zero3d/device/event_state.h"
+#include "zero3d/device/hazard.h"
 #include "zero3d/device/stream.h"
 
 namespace zero3d {
@@ -21,6 +22,26 @@ struct CpuStreamOptions {
   int rank = 0;
   int threads = 1;
   std::uint64_t jitter_seed = 0;
+  HazardChecker* checker = nullptr;  ///< Null: launches are not checked.
+};
+
+/// A stream's place in the order of its device's checker; does nothing without one.
+class StreamOrder {
+ public:
+  StreamOrder(const std::string& stream, HazardChecker* checker);
+
+  void launch(const std::string& what, std::span<const Access> accesses);
+  void record(EventState& event);
+  /// Throws Error(kHazard) for an event never recorded.
+  void wait(const std::string& stream, const Event& event);
+  /// The host has waited for all of the stream.
+  void observe();
+  /// For the worker: the oldest launch not yet finished has ended.
+  void finish();
+
+ private:
+  HazardChecker* checker_;
+  HazardChecker::Lane lane_;
 };
 
 /// What a stream is doing, for messages of those who wait for it; outlives the stream.
@@ -98,6 +119,7 @@ class QueuedStream final : public Stream {
   bool take(std::vector<Task>& batch);
   void execute(Task task);
 
+  StreamOrder order_;
   TaskRunner runner_;
   std::mutex mutex_;
   std::condition_variable filled_;
@@ -120,6 +142,7 @@ class InlineStream final : public Stream {
   void synchronize() override;
 
  private:
+  StreamOrder order_;
   TaskRunner runner_;
 };
 

@@ -69,6 +69,7 @@ void TaskRunner::run(const std::string& what, std::size_t bytes,
   const bool traced = Tracer::enabled();
   const std::int64_t begin = traced ? now_ns() : 0;
   try {
+    InsideTask inside;
     task();
   } catch (...) {
     error_ = std::current_exception();

@@ -1,0 +1,150 @@
+#include "zero3d/device/cpu/arena_resource.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+
+namespace zero3d {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kSmallUse = std::size_t{8} << 20;
+
+std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::size_t block_bytes(std::size_t bytes) {
+  return round_up(std::max<std::size_t>(bytes, 1), ArenaResource::kAlignment);
+}
+
+/// Address space without pages: the kernel supplies each at its first touch. Null when refused.
+void* map_range(std::size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return data == MAP_FAILED ? nullptr : data;
+}
+
+}  // namespace
+
+ArenaResource::ArenaResource(std::size_t reserve_bytes)
+    : reserve_bytes_(round_up(reserve_bytes, kHugePage)) {}
+
+ArenaResource::~ArenaResource() {
+  for (const Range& range : ranges_) munmap(reinterpret_cast<void*>(range.begin), range.bytes);
+}
+
+void* ArenaResource::allocate(std::size_t bytes, const char*) {
+  const std::size_t block = block_bytes(bytes);
+  const std::size_t alignment = bytes >= kPageBlock ? kPage : kAlignment;
+  std::lock_guard lock(mutex_);
+  std::uintptr_t begin = take(block, alignment);
+  if (begin == 0) {
+    reserve(block);
+    begin = take(block, alignment);
+  }
+  Range* range = range_of(begin);
+  range->touched_end = std::max(range->touched_end, begin + block);
+  return reinterpret_cast<void*>(begin);
+}
+
+void ArenaResource::deallocate(void* data, std::size_t bytes, const char*) noexcept {
+  if (data == nullptr) return;
+  std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
+  std::size_t size = block_bytes(bytes);
+  std::lock_guard lock(mutex_);
+  const Range* range = range_of(begin);
+  if (range == nullptr) {
+    log_error("memory was returned to an arena it did not come from; it is lost");
+    return;
+  }
+  auto above = free_.lower_bound(begin);
+  if (above != free_.end() && above->first == begin + size &&
+      above->first < range->begin + range->bytes) {
+    size += above->second;
+    const auto merged = above++;
+    remove_free(merged);
+  }
+  if (above != free_.begin()) {
+    const auto below = std::prev(above);
+    if (below->first >= range->begin && below->first + below->second == begin) {
+      begin = below->first;
+      size += below->second;
+      remove_free(below);
+    }
+  }
+  add_free(begin, size);
+}
+
+std::uintptr_t ArenaResource::take(std::size_t bytes, std::size_t alignment) {
+  // The smallest block that fits. Its untouched rest is the largest of all, so it is taken last.
+  for (auto fit = by_size_.lower_bound({bytes, 0}); fit != by_size_.end(); ++fit) {
+    const auto [size, begin] = *fit;
+    const std::uintptr_t start = round_up(begin, alignment);
+    if (start + bytes > begin + size) continue;
+    remove_free(free_.find(begin));
+    if (start > begin) add_free(begin, start - begin);
+    if (start + bytes < begin + size) add_free(start + bytes, begin + size - start - bytes);
+    return start;
+  }
+  return 0;
+}
+
+void ArenaResource::reserve(std::size_t bytes) {
+  const std::size_t least = round_up(bytes + kPage, kHugePage);
+  std::size_t size = std::max(reserve_bytes_, least);
+  void* data = map_range(size);
+  while (data == nullptr && size > least) {  // a limit on address space
+    size = std::max(least, round_up(size / 2, kHugePage));
+    data = map_range(size);
+  }
+  if (data == nullptr) {
+    throw OutOfMemory(
+        static_cast<std::int64_t>(bytes), "address space",
+        concat("the system refused to reserve ", least,
+               " bytes of address space; look at ulimit -v and vm.overcommit_memory"));
+  }
+  // Large pages where much memory is used; a small device would pay for zeroing its first one. A
+  // refusal costs speed only.
+  if (size > kSmallUse) {
+    madvise(static_cast<std::byte*>(data) + kSmallUse, size - kSmallUse, MADV_HUGEPAGE);
+  }
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
+  ranges_.push_back({begin, size, begin});
+  add_free(begin, size);
+}
+
+void ArenaResource::add_free(std::uintptr_t begin, std::size_t bytes) {
+  free_.emplace(begin, bytes);
+  by_size_.emplace(bytes, begin);
+}
+
+void ArenaResource::remove_free(std::map<std::uintptr_t, std::size_t>::iterator block) {
+  by_size_.erase({block->second, block->first});
+  free_.erase(block);
+}
+
+ArenaResource::Range* ArenaResource::range_of(std::uintptr_t address) {
+  const auto range = std::find_if(ranges_.begin(), ranges_.end(), [address](const Range& each) {
+    return address >= each.begin && address < each.begin + each.bytes;
+  });
+  return range == ranges_.end() ? nullptr : &*range;
+}
+
+std::size_t ArenaResource::free_blocks() const {
+  std::lock_guard lock(mutex_);
+  return free_.size();
+}
+
+std::size_t ArenaResource::touched_bytes() const {
+  std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const Range& range : ranges_) bytes += range.touched_end - range.begin;
+  return bytes;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,59 @@
+// Memory of the CPU device: blocks of large reserved address ranges, best fit first. A freed block
+// is handed out again with its pages in place, so that a training step costs page faults only when
+// it is the first of its kind, and the pages touched stay close to the highest use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "zero3d/device/memory.h"
+
+namespace zero3d {
+
+/// Thread-safe. Nothing is written to a block on release, nor are its pages given back: work
+/// enqueued before the release may still use it.
+class ArenaResource final : public MemoryResource {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+  /// From this size on blocks start at a page, as direct I/O wants them.
+  static constexpr std::size_t kPageBlock = std::size_t{64} << 10;
+  static constexpr std::size_t kPage = 4096;
+
+  /// Address space is reserved in pieces of `reserve_bytes` (or of one larger block).
+  explicit ArenaResource(std::size_t reserve_bytes);
+  ~ArenaResource() override;
+
+  void* allocate(std::size_t bytes, const char* category) override;
+  void deallocate(void* data, std::size_t bytes, const char* category) noexcept override;
+
+  /// Free blocks, each bordered by blocks in use or the end of a reserved range; for tests.
+  std::size_t free_blocks() const;
+  /// The bytes between the first and the highest byte ever handed out, over all ranges.
+  std::size_t touched_bytes() const;
+
+ private:
+  struct Range {
+    std::uintptr_t begin = 0;
+    std::size_t bytes = 0;
+    std::uintptr_t touched_end = 0;
+  };
+
+  std::uintptr_t take(std::size_t bytes, std::size_t alignment);  ///< 0 when nothing fits.
+  void reserve(std::size_t bytes);
+  void add_free(std::uintptr_t begin, std::size_t bytes);
+  void remove_free(std::map<std::uintptr_t, std::size_t>::iterator block);
+  Range* range_of(std::uintptr_t address);
+
+  const std::size_t reserve_bytes_;
+  mutable std::mutex mutex_;
+  std::vector<Range> ranges_;
+  std::map<std::uintptr_t, std::size_t> free_;                ///< By address.
+  std::set<std::pair<std::size_t, std::uintptr_t>> by_size_;  ///< The same blocks.
+};
+
+}  // namespace zero3d
