@@ -44,6 +44,7 @@ class SafetensorsWriter {
 
   std::vector<TensorDeclaration> tensors_;
   OutputFile file_;
+  std::uint64_t end_ = 0;  ///< Bytes of the whole file.
   std::size_t turn_ = 0;
   std::int64_t element_ = 0;  ///< Elements of tensors_[turn_] written so far.
 };
