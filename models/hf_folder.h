@@ -1,0 +1,66 @@
+// Hugging Face model folders, in and out: weights of model.safetensors (or its shards) as the
+// values a run starts from, and a trained model written as save_pretrained would. What config.json
+// says is read and written by model_config.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zero3d/engine/module.h"
+#include "zero3d/engine/parameter_source.h"
+#include "zero3d/formats/safetensors_writer.h"
+
+namespace zero3d {
+
+/// The weights of `path` as the values of `parameters`. Names match with or without the base
+/// model's prefix ("transformer." or "model."); buffers that older versions of transformers saved,
+/// and the head of a model that ties it, are passed over. Throws one IoError that lists what is
+/// missing, unexpected, of another shape or not floating, and whatever is damaged. Parameters named
+/// twice (tied) must agree.
+std::unique_ptr<ParameterSource> open_folder(const std::string& path,
+                                             const std::vector<ParameterSpec>& parameters);
+
+/// What an export of `parameters` holds, in their order, each once; a tied head shares the name of
+/// the embedding and so is left out, as save_pretrained does.
+std::vector<TensorDeclaration> exported_tensors(const std::vector<ParameterSpec>& parameters,
+                                                DType dtype);
+
+/// Writes a model folder: under a temporary name beside its path until commit(). Until then, and
+/// after any failure, the path is as it was. Not thread-safe; one rank writes.
+class FolderWriter {
+ public:
+  static constexpr std::int64_t kMaxShardBytes = 50'000'000'000;  ///< As transformers 5 has it.
+
+  /// `path` may not exist, or be an empty folder, or be a model folder (config.json names a model
+  /// type), which commit() replaces: weights and config.json are the new ones, its other files
+  /// (tokenizer) are kept. Anything else throws IoError now.
+  FolderWriter(const std::string& path, const std::string& config_json,
+               std::vector<TensorDeclaration> tensors,
+               std::int64_t max_shard_bytes = kMaxShardBytes);
+  FolderWriter(const FolderWriter&) = delete;
+  FolderWriter& operator=(const FolderWriter&) = delete;
+  ~FolderWriter();
+
+  /// The tensors in the declared order, whole or in consecutive slices, from host memory of any
+  /// floating dtype (rounded once to the declared one).
+  void write(std::string_view name, ConstView values);
+  /// Makes the folder durable under its path. Throws Error(kInvalid) when tensors are missing.
+  void commit();
+
+ private:
+  void open_shards_until_incomplete();
+
+  std::string path_;
+  std::string temporary_;
+  std::vector<TensorDeclaration> tensors_;
+  std::vector<std::size_t> plan_;
+  std::size_t shard_ = 0;        ///< The one being written; plan_.size() when all are.
+  std::size_t shard_begin_ = 0;  ///< Its first tensor.
+  std::unique_ptr<SafetensorsWriter> writer_;
+  bool committed_ = false;
+};
+
+}  // namespace zero3d

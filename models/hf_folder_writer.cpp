@@ -1,0 +1,196 @@
+// FolderWriter: the folder grows under a temporary name and takes its place in one rename.
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/formats/input_file.h"
+#include "zero3d/formats/output_file.h"
+#include "zero3d/models/hf_folder.h"
+
+namespace zero3d {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigName = "config.json";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
+/// The folder itself where `path` is a link to one, absolute, without a slash at its end: what can
+/// be renamed.
+fs::path resolved(const std::string& path) {
+  std::error_code code;
+  fs::path target = fs::weakly_canonical(fs::absolute(fs::path(path)), code);
+  if (code) throw IoError(path, code.value(), "cannot resolve the path");
+  return target.has_filename() ? target : target.parent_path();
+}
+
+bool is_model_config(const fs::path& path) {
+  try {
+    const auto config =
+        nlohmann::json::parse(InputFile(path.string()).read_all(1 << 24), nullptr, false);
+    return config.is_object() &&
+           (config.contains("model_type") || config.contains("architectures"));
+  } catch (const IoError&) {
+    return false;
+  }
+}
+
+/// Refuses a target whose files are not a model's: they are not ours to replace.
+void check_target(const fs::path& target) {
+  std::error_code code;
+  if (!fs::exists(target, code)) return;
+  if (!fs::is_directory(target, code)) {
+    throw IoError(target.string(), ENOTDIR, "expected a folder to export to");
+  }
+  if (fs::is_empty(target, code) || is_model_config(target / kConfigName)) return;
+  throw IoError(
+      target.string(), 0,
+      "the folder holds files but no config.json of a model, so it is not replaced; export "
+      "to another folder");
+}
+
+/// What an export writes, and so what a new one does not keep of the folder it replaces.
+bool is_exported_file(const std::string& name) {
+  std::size_t shard = 0;
+  std::size_t shards = 0;
+  return name == kConfigName || name == kIndexName || name == "model.safetensors" ||
+         (std::sscanf(name.c_str(), "model-%5zu-of-%5zu.safetensors", &shard, &shards) == 2 &&
+          shard > 0 && name == shard_file_name(shard - 1, shards));
+}
+
+/// Gives `to` the other files of `from`, as hard links where the file system has them.
+void keep_other_files(const fs::path& from, const fs::path& to) {
+  constexpr auto kCopy = fs::copy_options::recursive | fs::copy_options::copy_symlinks;
+  std::error_code code;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(from, code), end; !code && it != end; it.increment(code)) {
+    entries.push_back(it->path());
+  }
+  if (code) throw IoError(from.string(), code.value(), "cannot list the folder");
+  for (const fs::path& entry : entries) {
+    const std::string name = entry.filename().string();
+    if (is_exported_file(name)) continue;
+    fs::copy(entry, to / name, kCopy | fs::copy_options::create_hard_links, code);
+    if (!code) continue;
+    fs::remove_all(to / name, code);
+    fs::copy(entry, to / name, kCopy, code);
+    if (code) {
+      throw IoError(entry.string(), code.value(),
+                    "cannot be kept beside the new weights; nothing was replaced");
+    }
+  }
+}
+
+/// Exchanges two folders in one step; false when the system cannot.
+bool exchange(const fs::path& a, const fs::path& b) {
+#ifdef RENAME_EXCHANGE
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) {
+    throw IoError(b.string(), errno, "cannot move the complete export to its name");
+  }
+#endif
+  return false;
+}
+
+/// Puts `fresh` under the name `target`; what was there is under the name `fresh` afterwards.
+void replace(const fs::path& fresh, const fs::path& target) {
+  if (exchange(fresh, target)) return;
+  const fs::path old = temporary_name(target.string());
+  std::error_code code;
+  fs::rename(target, old, code);
+  if (code) throw IoError(target.string(), code.value(), "cannot move the old export aside");
+  fs::rename(fresh, target, code);
+  if (code) {
+    std::error_code back;
+    fs::rename(old, target, back);
+    throw IoError(target.string(), code.value(), "cannot move the complete export to its name");
+  }
+  fs::rename(old, fresh, code);
+}
+
+}  // namespace
+
+FolderWriter::FolderWriter(const std::string& path, const std::string& config_json,
+                           std::vector<TensorDeclaration> tensors, std::int64_t max_shard_bytes)
+    : path_(resolved(path).string()),
+      tensors_(std::move(tensors)),
+      plan_(plan_shards(tensors_, max_shard_bytes)) {
+  check_target(path_);
+  std::error_code code;
+  fs::create_directories(fs::path(path_).parent_path(), code);
+  do {
+    temporary_ = temporary_name(path_);
+  } while (!fs::create_directory(temporary_, code) && !code);  // false alone: the name is taken
+  if (code) throw IoError(path_, code.value(), "cannot create a folder beside it to export to");
+  try {
+    write_text_file((fs::path(temporary_) / kConfigName).string(), config_json);
+    open_shards_until_incomplete();
+  } catch (...) {
+    fs::remove_all(temporary_, code);
+    throw;
+  }
+}
+
+FolderWriter::~FolderWriter() {
+  if (committed_) return;
+  writer_.reset();
+  std::error_code code;
+  fs::remove_all(temporary_, code);
+}
+
+void FolderWriter::open_shards_until_incomplete() {
+  while (shard_ < plan_.size()) {
+    if (writer_ == nullptr) {
+      const auto begin = tensors_.begin() + static_cast<std::ptrdiff_t>(shard_begin_);
+      writer_ = std::make_unique<SafetensorsWriter>(
+          (fs::path(temporary_) / shard_file_name(shard_, plan_.size())).string(),
+          std::vector<TensorDeclaration>(begin, begin + static_cast<std::ptrdiff_t>(plan_[shard_])),
+          std::map<std::string, std::string>{{"format", "pt"}});
+    }
+    if (!writer_->complete()) return;
+    writer_->commit();
+    writer_.reset();
+    shard_begin_ += plan_[shard_++];
+  }
+}
+
+void FolderWriter::write(std::string_view name, ConstView values) {
+  if (writer_ == nullptr) {
+    throw_invalid(concat(path_, ": tensor '", name, "' written after the last one"));
+  }
+  writer_->write(name, values);
+  open_shards_until_incomplete();
+}
+
+void FolderWriter::commit() {
+  if (writer_ != nullptr) writer_->commit();  // throws: tensors are missing
+  ZERO3D_CHECK(!committed_, "export committed twice");
+  const fs::path temporary(temporary_);
+  if (plan_.size() > 1) {
+    write_text_file((temporary / kIndexName).string(), shard_index(tensors_, plan_));
+  }
+  check_target(path_);
+  std::error_code code;
+  const bool replaces = fs::exists(path_, code);
+  if (replaces) keep_other_files(path_, temporary);
+  sync_folder(temporary_);
+  if (replaces) {
+    replace(temporary, path_);
+  } else {
+    fs::rename(temporary, path_, code);
+    if (code) throw IoError(path_, code.value(), "cannot move the complete export to its name");
+  }
+  committed_ = true;
+  sync_folder(fs::path(path_).parent_path().string());
+  if (replaces) fs::remove_all(temporary, code);
+  if (code) log_warning(concat("the old export is left as ", temporary_, ": ", code.message()));
+}
+
+}  // namespace zero3d
