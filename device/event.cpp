@@ -17,31 +17,47 @@ void EventState::complete(std::exception_ptr error) noexcept {
   passed_.notify_all();
 }
 
+std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {
+  // Streams move on while this looks, so that what it sees may form a circle; a few links tell
+  // enough.
+  constexpr std::size_t kLinks = 16;
+  std::vector<std::shared_ptr<const Recorder>> recorders;
+  std::shared_ptr<const Recorder> next = recorder_;
+  while (next != nullptr && recorders.size() < kLinks) {
+    recorders.push_back(next);
+    const std::shared_ptr<const EventState> awaited = next->awaited();
+    next = awaited == nullptr || awaited->done() ? nullptr : awaited->recorder_;
+  }
+  return recorders;
+}
+
 void EventState::await(std::chrono::milliseconds limit) const {
   if (spin_until([this] { return done(); })) return;
-  std::unique_lock lock(mutex_);
-  std::uint64_t progress = recorder_progress();
-  // The system clock: ThreadSanitizer does not know the condition variable's steady-clock wait.
-  while (!passed_.wait_until(lock, std::chrono::system_clock::now() + limit,
-                             [this] { return done(); })) {
-    const std::uint64_t now = recorder_progress();
-    if (now != progress) {
-      progress = now;
-      continue;
+  const auto progress = [this] {
+    std::uint64_t sum = 0;
+    for (const auto& recorder : chain()) sum += recorder->progress();
+    return sum;
+  };
+  std::uint64_t before = progress();
+  for (;;) {
+    {
+      // The system clock: ThreadSanitizer does not know the condition variable's steady-clock wait.
+      std::unique_lock lock(mutex_);
+      if (passed_.wait_until(lock, std::chrono::system_clock::now() + limit,
+                             [this] { return done(); }))
+        return;
     }
-    throw Error(
-        ErrorKind::kInternal,
-        concat("an event was not reached within ", limit.count(), " ms: ", recorder_status(),
-               " makes no progress; a task hangs, or its recorder was never started"));
+    const std::uint64_t now = progress();
+    if (now == before) break;
+    before = now;
   }
-}
-
-std::string EventState::recorder_status() const {
-  return recorder_ ? recorder_->status() : "a recorder that gave no name";
-}
-
-std::uint64_t EventState::recorder_progress() const {
-  return recorder_ ? recorder_->progress() : 0;
+  std::string who;
+  for (const auto& recorder : chain())
+    who += (who.empty() ? "" : ", which waits for ") + recorder->status();
+  throw Error(ErrorKind::kInternal,
+              concat("an event was not reached: no progress within ", limit.count(), " ms at ",
+                     who.empty() ? "a recorder that gave no name" : who,
+                     "; a task hangs, or what it waits for was never started"));
 }
 
 bool Event::done() const { return state_ != nullptr && state_->done(); }

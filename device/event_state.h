@@ -15,13 +15,16 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "zero3d/device/event.h"
 #include "zero3d/device/order.h"
 
 namespace zero3d {
 
-/// Who records: asked only when a wait takes too long.
+class EventState;
+
+/// Who records: asked only by waits that take long.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -29,6 +32,8 @@ class Recorder {
   virtual std::string status() const = 0;
   /// Grows while work gets done; a wait gives up only after a whole limit without growth.
   virtual std::uint64_t progress() const = 0;
+  /// What the recorder itself waits for now; null if nothing.
+  virtual std::shared_ptr<const EventState> awaited() const { return nullptr; }
 };
 
 class EventState {
@@ -47,10 +52,11 @@ class EventState {
   void await(std::chrono::milliseconds limit = kWaitLimit) const;
   /// The first error of the work before the point, null if none; only once done.
   std::exception_ptr error() const { return error_; }
-  std::string recorder_status() const;
-  std::uint64_t recorder_progress() const;
 
  private:
+  /// The recorders that this point now depends on, nearest first.
+  std::vector<std::shared_ptr<const Recorder>> chain() const;
+
   mutable std::mutex mutex_;
   mutable std::condition_variable passed_;
   std::atomic<bool> done_{false};

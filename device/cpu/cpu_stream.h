@@ -54,7 +54,7 @@ class StreamStatus final : public Recorder {
   void end_task();
   std::string status() const override;
   std::uint64_t progress() const override;
-  /// The stream now blocks on what another recorder does: its progress counts as this one's.
+  std::shared_ptr<const EventState> awaited() const override;
   void set_awaited(std::shared_ptr<const EventState> awaited);
 
  private:

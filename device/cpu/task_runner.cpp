@@ -28,28 +28,20 @@ void StreamStatus::set_awaited(std::shared_ptr<const EventState> awaited) {
 }
 
 std::string StreamStatus::status() const {
-  std::shared_ptr<const EventState> awaited;
-  std::string text;
-  {
-    std::lock_guard lock(mutex_);
-    awaited = awaited_;
-    text = concat("stream '", stream_, "' of ", device_, ", ",
-                  task_.empty() ? std::string("before its first task")
-                                : concat(running_ ? "in task '" : "after task '", task_, "'"));
-  }
-  if (awaited != nullptr) text += concat(", waiting for ", awaited->recorder_status());
-  return text;
+  std::lock_guard lock(mutex_);
+  if (task_.empty()) return concat("stream '", stream_, "' of ", device_, " before its first task");
+  return concat("stream '", stream_, "' of ", device_, running_ ? " in task '" : " after task '",
+                task_, "'");
 }
 
 std::uint64_t StreamStatus::progress() const {
-  std::shared_ptr<const EventState> awaited;
-  std::uint64_t finished = 0;
-  {
-    std::lock_guard lock(mutex_);
-    awaited = awaited_;
-    finished = finished_;
-  }
-  return awaited == nullptr ? finished : finished + awaited->recorder_progress();
+  std::lock_guard lock(mutex_);
+  return finished_;
+}
+
+std::shared_ptr<const EventState> StreamStatus::awaited() const {
+  std::lock_guard lock(mutex_);
+  return awaited_;
 }
 
 TaskRunner::TaskRunner(const std::string& stream, const std::string& device,
