@@ -8,6 +8,7 @@
 // clang-format on
 
 #include "zero3d/core/half.h"
+#include "zero3d/device/parallel.h"
 #include "zero3d/parallel/comm/reduce_sum.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -104,7 +105,7 @@ struct Plan {
 
 // kPlain: scales of 1 and no extra rounding, the common case, without a branch per vector.
 template <typename In, typename Out, bool kPlain>
-void sum(const Plan& plan, Out* out, std::int64_t count) {
+void sum(const Plan& plan, Out* out, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kUnroll = 4;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(F32()));
   const V scale_in = hn::Set(F32(), plan.scale_in);
@@ -117,8 +118,8 @@ void sum(const Plan& plan, Out* out, std::int64_t count) {
     store(kPlain ? value : round_to(plan.round_out, hn::Mul(value, scale_out)), out + at);
   };
   const std::size_t ranks = plan.inputs.size();
-  std::int64_t i = 0;
-  for (; i + kUnroll * lanes <= count; i += kUnroll * lanes) {
+  std::int64_t i = begin;
+  for (; i + kUnroll * lanes <= end; i += kUnroll * lanes) {
     V a = input(0, i), b = input(0, i + lanes);
     V c = input(0, i + 2 * lanes), d = input(0, i + 3 * lanes);
     for (std::size_t r = 1; r < ranks; ++r) {
@@ -132,7 +133,7 @@ void sum(const Plan& plan, Out* out, std::int64_t count) {
     output(c, i + 2 * lanes);
     output(d, i + 3 * lanes);
   }
-  for (; i < count; ++i) {
+  for (; i < end; ++i) {
     float total = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
       const float value = round_to(
@@ -144,25 +145,25 @@ void sum(const Plan& plan, Out* out, std::int64_t count) {
 }
 
 template <typename In, typename Out>
-void sum_any(const Plan& plan, void* out, std::int64_t count) {
+void sum_any(const Plan& plan, void* out, std::int64_t begin, std::int64_t end) {
   const bool plain = plan.scale_in == 1.0f && plan.scale_out == 1.0f &&
                      plan.round_in == Rounding::none && plan.round_out == Rounding::none;
   if (plain) {
-    sum<In, Out, true>(plan, static_cast<Out*>(out), count);
+    sum<In, Out, true>(plan, static_cast<Out*>(out), begin, end);
   } else {
-    sum<In, Out, false>(plan, static_cast<Out*>(out), count);
+    sum<In, Out, false>(plan, static_cast<Out*>(out), begin, end);
   }
 }
 
 template <typename In>
-void sum_from(const Plan& plan, void* out, DType out_dtype, std::int64_t count) {
+void sum_from(const Plan& plan, void* out, DType out_dtype, std::int64_t begin, std::int64_t end) {
   switch (out_dtype) {
     case DType::bf16:
-      return sum_any<In, bf16>(plan, out, count);
+      return sum_any<In, bf16>(plan, out, begin, end);
     case DType::f16:
-      return sum_any<In, f16>(plan, out, count);
+      return sum_any<In, f16>(plan, out, begin, end);
     default:
-      return sum_any<In, float>(plan, out, count);
+      return sum_any<In, float>(plan, out, begin, end);
   }
 }
 
@@ -172,8 +173,10 @@ Rounding rounding_to(const std::optional<DType>& wire) {
   return Rounding::none;
 }
 
+/// Elements [begin, end) of inputs and out.
 void reduce_sum_target(std::span<const void* const> inputs, DType in_dtype, void* out,
-                       DType out_dtype, std::int64_t count, const ReduceOptions& options) {
+                       DType out_dtype, std::int64_t begin, std::int64_t end,
+                       const ReduceOptions& options) {
   Plan plan{inputs, options.scale_in, options.scale_out, rounding_to(options.wire),
             rounding_to(options.wire)};
   // Rounding a value of the wire's dtype, or rounding twice to one dtype, changes nothing.
@@ -181,11 +184,11 @@ void reduce_sum_target(std::span<const void* const> inputs, DType in_dtype, void
   if (options.wire == out_dtype) plan.round_out = Rounding::none;
   switch (in_dtype) {
     case DType::bf16:
-      return sum_from<bf16>(plan, out, out_dtype, count);
+      return sum_from<bf16>(plan, out, out_dtype, begin, end);
     case DType::f16:
-      return sum_from<f16>(plan, out, out_dtype, count);
+      return sum_from<f16>(plan, out, out_dtype, begin, end);
     default:
-      return sum_from<float>(plan, out, out_dtype, count);
+      return sum_from<float>(plan, out, out_dtype, begin, end);
   }
 }
 
@@ -199,7 +202,10 @@ HWY_EXPORT(reduce_sum_target);
 
 void reduce_sum(std::span<const void* const> inputs, DType in_dtype, void* out, DType out_dtype,
                 std::int64_t count, const ReduceOptions& options) {
-  HWY_DYNAMIC_DISPATCH(reduce_sum_target)(inputs, in_dtype, out, out_dtype, count, options);
+  constexpr std::int64_t kGrain = 1 << 17;
+  parallel_for(count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(reduce_sum_target)(inputs, in_dtype, out, out_dtype, begin, end, options);
+  });
 }
 
 }  // namespace zero3d::detail

@@ -1,6 +1,6 @@
 // The arithmetic of every fixed-order reduction: one pass over the ranks' inputs, vectorised with
-// run-time dispatch. Internal to the communicators; a vector's result is the scalar formula's, bit
-// for bit.
+// run-time dispatch and spread over the stream's arena. Internal to the communicators; a vector's
+// result is the scalar formula's, bit for bit.
 #pragma once
 
 #include <cstdint>

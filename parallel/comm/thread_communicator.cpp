@@ -10,13 +10,13 @@
 #include "zero3d/parallel/comm/decorators.h"
 #include "zero3d/parallel/comm/reduce_sum.h"
 #include "zero3d/parallel/comm/thread_group.h"
+#include "zero3d/parallel/comm/ticket.h"
 
 namespace zero3d {
 namespace detail {
 namespace {
 
 constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes; an L2's worth
-constexpr std::int64_t kSumGrain = 1 << 17;   // elements
 /// An all_reduce up to this many bytes is summed whole by every rank: one meeting less beats
 /// sharing the work.
 constexpr std::int64_t kSmallAllReduce = 16384;
@@ -36,16 +36,10 @@ std::int64_t element_bytes(DType dtype) { return static_cast<std::int64_t>(size_
 void sum_ranks(const ThreadGroup& group, std::size_t part, std::int64_t begin, std::int64_t count,
                std::byte* out, DType out_dtype, const ReduceOptions& options) {
   const DType in_dtype = group.call(0).parts[part].in_dtype;
-  const auto body = [&](std::int64_t first, std::int64_t last) {
-    std::vector<const void*> inputs(static_cast<std::size_t>(group.size()));
-    for (int r = 0; r < group.size(); ++r)
-      inputs[static_cast<std::size_t>(r)] =
-          group.call(r).parts[part].in + (begin + first) * element_bytes(in_dtype);
-    reduce_sum(inputs, in_dtype, out + first * element_bytes(out_dtype), out_dtype, last - first,
-               options);
-  };
-  if (count <= kSumGrain) return body(0, count);
-  parallel_for(count, kSumGrain, body);
+  std::vector<const void*> inputs;
+  for (int r = 0; r < group.size(); ++r)
+    inputs.push_back(group.call(r).parts[part].in + begin * element_bytes(in_dtype));
+  reduce_sum(inputs, in_dtype, out, out_dtype, count, options);
 }
 
 void gather_work(const ThreadGroup& group, int rank) {
@@ -86,31 +80,6 @@ void all_reduce_work(ThreadGroup& group, int rank, const ReduceOptions& options)
                (piece.end - piece.begin) * element);
   }
 }
-
-/// Aborts the world when an enqueued operation is destroyed without having run: its stream failed
-/// before, and the peers would wait for it.
-class Ticket {
- public:
-  Ticket(std::shared_ptr<ThreadGroup> group, int rank, std::string operation,
-         const std::string& stream)
-      : group_(std::move(group)), rank_(rank), operation_(std::move(operation)), stream_(stream) {}
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-  ~Ticket() {
-    if (!started_)
-      group_->world().abort(group_->world_rank(rank_),
-                            "stream '" + stream_ + "' never ran " + operation_ +
-                                ": it refused it, or work before it had failed");
-  }
-  void start() { started_ = true; }
-
- private:
-  const std::shared_ptr<ThreadGroup> group_;
-  const int rank_;
-  const std::string operation_;
-  const std::string stream_;
-  bool started_ = false;
-};
 
 class ThreadCommunicator final : public Communicator {
  public:
@@ -192,7 +161,10 @@ class ThreadCommunicator final : public Communicator {
               std::function<void(ThreadGroup&, int)> work) {
     group_->world().check(operation);
     // The task owns its share of the group: it may outlive the communicator.
-    auto ticket = std::make_shared<Ticket>(group_, rank_, operation, stream.name());
+    auto ticket = std::make_shared<Ticket>(
+        operation, stream.name(), [group = group_, rank = rank_](const std::string& reason) {
+          group->world().abort(group->world_rank(rank), reason);
+        });
     stream.launch(
         std::move(operation), touched,
         [group = group_, rank = rank_, ticket = std::move(ticket), work = std::move(work)] {

@@ -1,0 +1,57 @@
+// Ranks as processes under an MPI launcher. MPI carries bytes only; sums are those of the other
+// communicators, in rank order, so that results are the same bits. A build without MPI has the same
+// functions: launched_by_mpi() still answers, the others throw Error(kInvalid) and say how to
+// build.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/comm/decorators.h"
+
+namespace zero3d {
+
+/// The place of this process among those of an MPI launcher, from its environment, before any call
+/// of MPI. Not launched by one: rank 0 of 1.
+struct MpiLaunch {
+  bool launched = false;
+  int rank = 0;
+  int size = 1;
+};
+MpiLaunch mpi_launch();
+inline bool launched_by_mpi() { return mpi_launch().launched; }
+bool built_with_mpi();
+
+/// Initialises MPI for calls from many threads, and finalises it. One in a process, alive as long
+/// as any MPI communicator. Destroyed by an exception it ends all processes (MPI_Abort, exit code
+/// 1) instead: others may wait for this one in vain.
+class MpiSession {
+ public:
+  MpiSession();
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+ private:
+  int exceptions_ = 0;
+};
+
+struct MpiCommOptions {
+  std::chrono::milliseconds timeout{
+      300000};  ///< A rank that waits longer aborts the world and names who is missing.
+  bool check = checks_by_default();  ///< Wrap the communicator with make_checked.
+};
+
+/// All processes as one world; collective. Each call makes a world with an abort state of its own.
+/// abort() logs the reason, then tells the others, who see it in whatever wait of the world they
+/// are in or enter.
+std::unique_ptr<Communicator> make_mpi_world(const MpiCommOptions& options = {});
+
+/// Runs body as this process's rank of a new world. What it throws is logged first (unless it is an
+/// echo), then the world is aborted and the exception rethrown; let it end the MpiSession.
+void run_mpi_rank(const std::function<void(Communicator&)>& body,
+                  const MpiCommOptions& options = {});
+
+}  // namespace zero3d

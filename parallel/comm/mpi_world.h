@@ -1,0 +1,97 @@
+// Messages over MPI that an abort and a timeout can end: what all groups split from one MPI world
+// share. Groups are told apart by tags, so that making one needs no blocking call of MPI. Internal
+// to the MPI communicator.
+#pragma once
+
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <list>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace zero3d::detail {
+
+/// Throws CommError with MPI's text unless `code` is MPI_SUCCESS.
+void check_mpi(int code, int rank, const char* call);
+
+class MpiWorld {
+ public:
+  explicit MpiWorld(std::chrono::milliseconds timeout);  ///< Collective over all processes.
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  MPI_Comm comm() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /// The first call in the world wins; logs the reason, then sends it to all other processes.
+  void abort(const std::string& reason) noexcept;
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  /// Looks for another process's abort; throws CommAborted once there is one.
+  void check(const std::string& operation);
+
+  /// Sends a copy of `head` followed by a copy of `body` (when not empty) without waiting for the
+  /// receiver.
+  void send_buffered(std::vector<std::byte> head, std::vector<std::byte> body, int peer, int tag);
+
+  /// Identifiers of groups: a new one must be above all that any of its members has seen.
+  int next_group() const { return next_group_.load(); }
+  void saw_group(int id);
+
+ private:
+  struct Pending {
+    std::vector<std::byte> bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  void poll_abort();
+  void set_aborted(int rank, std::string reason);
+  void post(std::vector<std::byte> bytes, int peer, int tag);
+  bool reap_sent();
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  const std::chrono::milliseconds timeout_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<int> next_group_{1};
+  std::mutex mutex_;  ///< Guards the abort's text and its reception.
+  int aborted_rank_ = -1;
+  std::string reason_;
+  std::mutex sent_mutex_;
+  std::list<Pending> sent_;  ///< Messages that MPI may still read from.
+};
+
+/// Receives and sends that are waited for together. Unfinished ones are cancelled when it ends.
+class MpiBatch {
+ public:
+  explicit MpiBatch(MpiWorld& world) : world_(world) {}
+  ~MpiBatch();
+  MpiBatch(const MpiBatch&) = delete;
+  MpiBatch& operator=(const MpiBatch&) = delete;
+
+  /// `peer` is a world rank. Large messages are cut the same way on both sides.
+  void receive(void* data, std::size_t bytes, int peer, int tag);
+  void send(const void* data, std::size_t bytes, int peer, int tag);
+  /// Throws CommAborted, or past the timeout aborts the world and throws CommError naming the peers
+  /// of what is unfinished.
+  void wait(const std::string& operation);
+
+ private:
+  bool test();
+  std::string unfinished_peers();
+
+  MpiWorld& world_;
+  std::vector<MPI_Request> requests_;
+  std::vector<int> peers_;
+  std::vector<bool> receives_;
+};
+
+}  // namespace zero3d::detail
