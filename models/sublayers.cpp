@@ -83,7 +83,6 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
   output.backward_bias(context, dy);
   Tensor dattended = context.allocate(slots[kAttended].shape());
   output.backward_input(context, dy, dattended);
-  if (!output.trains_weight(context)) slots[kMiddleGradient].reset();
 
   for (std::size_t i = 0; i < inputs.size(); ++i)
     slots[kProjectionGradients + i] = context.allocate(slots[kProjections + i].shape());
