@@ -7,7 +7,7 @@
 
 namespace zero3d::kernels {
 
-/// y = gelu_new(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+/// y = gelu_new(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); y may be x.
 void gelu_forward(Stream& stream, const ConstView& x, const View& y);
 /// dx = dy * gelu_new'(x); dx may be dy.
 void gelu_backward(Stream& stream, const ConstView& dy, const ConstView& x, const View& dx);

@@ -208,6 +208,17 @@ void read_llama(const Section& file, ModelConfig& config) {
   refuse_sliding_window(file, config);
 }
 
+void read_special_tokens(const Section& file, ModelConfig& config) {
+  if (file.has("bos_token_id")) config.bos_token = file.integer("bos_token_id", 0);
+  const Json* eos = file.find("eos_token_id");
+  if (eos == nullptr) return;
+  const Json list = eos->is_array() ? *eos : Json::array({*eos});
+  for (const Json& id : list) {
+    if (!id.is_number_integer()) file.fail_at("eos_token_id", "a token or a list of tokens");
+    config.eos_tokens.push_back(id.get<std::int64_t>());
+  }
+}
+
 std::optional<DType> read_dtype(const Section& file) {
   const char* key = file.has("dtype") ? "dtype" : "torch_dtype";
   if (!file.has(key)) return std::nullopt;
@@ -326,6 +337,7 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
     read_llama(file, config);
   }
   config.dtype = read_dtype(file);
+  read_special_tokens(file, config);
   try {
     validate(config);
   } catch (const Error& error) {
@@ -353,8 +365,10 @@ std::string to_config_json(const ModelConfig& config, DType dtype) {
   json["torch_dtype"] = dtype_name;
   json["initializer_range"] = config.initializer_range;
   json["tie_word_embeddings"] = config.tied;
-  json["bos_token_id"] = nullptr;
-  json["eos_token_id"] = nullptr;
+  json["bos_token_id"] = config.bos_token ? Json(*config.bos_token) : Json();
+  json["eos_token_id"] = config.eos_tokens.empty()       ? Json()
+                         : config.eos_tokens.size() == 1 ? Json(config.eos_tokens.front())
+                                                         : Json(config.eos_tokens);
   json["use_cache"] = true;
   if (gpt2) {
     write_gpt2(config, json);

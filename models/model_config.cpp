@@ -2,7 +2,6 @@
 #include "zero3d/models/model_config.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "zero3d/core/error.h"
@@ -13,95 +12,62 @@ namespace {
 
 using Family = ModelConfig::Family;
 
-ModelConfig gpt2_shape(std::int64_t hidden, std::int64_t layers, std::int64_t heads) {
-  ModelConfig config;
-  config.family = Family::gpt2;
-  config.vocab_size = 50257;
-  config.hidden_size = hidden;
-  config.layers = layers;
-  config.heads = config.kv_heads = heads;
-  config.head_dim = hidden / heads;
-  config.intermediate_size = 4 * hidden;
-  config.max_positions = 1024;
-  config.tied = true;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
-  config.qkv_bias = config.output_bias = config.mlp_bias = true;
-  return config;
-}
-
-struct LlamaSizes {
+struct BuiltIn {
+  std::string_view name;
+  Family family;
   std::int64_t vocab, hidden, intermediate, layers, heads, kv_heads, positions;
   double eps = 1e-5;
   double theta = 10000.0;
+  bool tied = false;
+  std::int64_t text_token = -1;  ///< Begins and ends a text.
 };
 
-ModelConfig llama_shape(const LlamaSizes& sizes, Family family = Family::llama, bool tied = false) {
+// clang-format off
+constexpr BuiltIn kBuiltIns[] = {
+    {"gpt2", Family::gpt2, 50257, 768, 3072, 12, 12, 12, 1024, 1e-5, 0, true, 50256},
+    {"gpt2-medium", Family::gpt2, 50257, 1024, 4096, 24, 16, 16, 1024, 1e-5, 0, true, 50256},
+    {"gpt2-large", Family::gpt2, 50257, 1280, 5120, 36, 20, 20, 1024, 1e-5, 0, true, 50256},
+    {"gpt2-xl", Family::gpt2, 50257, 1600, 6400, 48, 25, 25, 1024, 1e-5, 0, true, 50256},
+    // For bytes of text: small enough to learn one on a CPU in minutes.
+    {"llama-tiny", Family::llama, 257, 128, 352, 4, 4, 2, 256, 1e-5, 1e4, true, 256},
+    {"llama-160m", Family::llama, 32000, 768, 3072, 12, 12, 12, 2048, 1e-6},
+    {"llama-1.1b", Family::llama, 32000, 2048, 5632, 22, 32, 4, 2048},
+    {"llama-2-7b", Family::llama, 32000, 4096, 11008, 32, 32, 32, 4096},
+    {"llama-2-13b", Family::llama, 32000, 5120, 13824, 40, 40, 40, 4096},
+    {"llama-2-70b", Family::llama, 32000, 8192, 28672, 80, 64, 8, 4096},
+    {"llama-3-8b", Family::llama, 128256, 4096, 14336, 32, 32, 8, 8192, 1e-5, 5e5},
+    {"qwen2-0.5b", Family::qwen2, 151936, 896, 4864, 24, 14, 2, 131072, 1e-6, 1e6, true},
+    {"qwen2-7b", Family::qwen2, 152064, 3584, 18944, 28, 28, 4, 131072, 1e-6, 1e6},
+};
+// clang-format on
+
+ModelConfig make_config(const BuiltIn& model) {
+  const bool gpt2 = model.family == Family::gpt2;
   ModelConfig config;
-  config.family = family;
-  config.vocab_size = sizes.vocab;
-  config.hidden_size = sizes.hidden;
-  config.layers = sizes.layers;
-  config.heads = sizes.heads;
-  config.kv_heads = sizes.kv_heads;
-  config.head_dim = sizes.hidden / sizes.heads;
-  config.intermediate_size = sizes.intermediate;
-  config.max_positions = sizes.positions;
-  config.norm_eps = sizes.eps;
-  config.rope.theta = sizes.theta;
-  config.tied = tied;
-  config.qkv_bias = family == Family::qwen2;
+  config.family = model.family;
+  config.vocab_size = model.vocab;
+  config.hidden_size = model.hidden;
+  config.intermediate_size = model.intermediate;
+  config.layers = model.layers;
+  config.heads = model.heads;
+  config.kv_heads = model.kv_heads;
+  config.head_dim = model.hidden / model.heads;
+  config.max_positions = model.positions;
+  config.norm_eps = model.eps;
+  config.tied = model.tied;
+  config.qkv_bias = model.family != Family::llama;
+  config.output_bias = config.mlp_bias = gpt2;
+  if (gpt2) {
+    config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
+  } else {
+    config.rope.theta = model.theta;
+  }
+  if (model.text_token >= 0) {
+    config.bos_token = model.text_token;
+    config.eos_tokens = {model.text_token};
+  }
   return config;
 }
-
-struct BuiltIn {
-  std::string_view name;
-  ModelConfig (*make)();
-};
-
-constexpr std::array kBuiltIns = {
-    BuiltIn{"gpt2", [] { return gpt2_shape(768, 12, 12); }},
-    BuiltIn{"gpt2-medium", [] { return gpt2_shape(1024, 24, 16); }},
-    BuiltIn{"gpt2-large", [] { return gpt2_shape(1280, 36, 20); }},
-    BuiltIn{"gpt2-xl", [] { return gpt2_shape(1600, 48, 25); }},
-    BuiltIn{"llama-tiny",
-            [] {
-              return llama_shape({257, 128, 352, 4, 4, 2, 256}, Family::llama, true);
-            }},
-    BuiltIn{"llama-160m",
-            [] {
-              return llama_shape({32000, 768, 3072, 12, 12, 12, 2048, 1e-6});
-            }},
-    BuiltIn{"llama-1.1b",
-            [] {
-              return llama_shape({32000, 2048, 5632, 22, 32, 4, 2048});
-            }},
-    BuiltIn{"llama-2-7b",
-            [] {
-              return llama_shape({32000, 4096, 11008, 32, 32, 32, 4096});
-            }},
-    BuiltIn{"llama-2-13b",
-            [] {
-              return llama_shape({32000, 5120, 13824, 40, 40, 40, 4096});
-            }},
-    BuiltIn{"llama-2-70b",
-            [] {
-              return llama_shape({32000, 8192, 28672, 80, 64, 8, 4096});
-            }},
-    BuiltIn{"llama-3-8b",
-            [] {
-              return llama_shape({128256, 4096, 14336, 32, 32, 8, 8192, 1e-5, 5e5});
-            }},
-    BuiltIn{"qwen2-0.5b",
-            [] {
-              return llama_shape({151936, 896, 4864, 24, 14, 2, 131072, 1e-6, 1e6}, Family::qwen2,
-                                 true);
-            }},
-    BuiltIn{
-        "qwen2-7b",
-        [] {
-          return llama_shape({152064, 3584, 18944, 28, 28, 4, 131072, 1e-6, 1e6}, Family::qwen2);
-        }},
-};
 
 void check_range(const char* what, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value < low || value > high)
@@ -187,7 +153,7 @@ std::vector<std::string_view> built_in_model_names() {
 
 ModelConfig built_in_model_config(std::string_view name) {
   for (const BuiltIn& model : kBuiltIns)
-    if (model.name == name) return model.make();
+    if (model.name == name) return make_config(model);
   const auto names = built_in_model_names();
   const std::string nearest = nearest_name(name, names.data(), names.size());
   std::string all;

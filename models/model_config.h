@@ -52,6 +52,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   RopeConfig rope;  ///< LLaMA and Qwen2.
 
+  std::optional<std::int64_t> bos_token;  ///< Begins a text.
+  std::vector<std::int64_t> eos_tokens;   ///< Any of them ends one.
   std::optional<DType> dtype;  ///< What the folder's weights are stored in, where it says so.
 };
 
