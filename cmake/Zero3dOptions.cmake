@@ -27,7 +27,7 @@ endif()
 # One interface target carries the flags, so that they never leak to users of the installed package.
 add_library(zero3d_flags INTERFACE)
 target_compile_options(zero3d_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -ffp-contract=off  # the numerics contract: fused multiply-add only where written
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms in std::string of g++ 12 (GCC PR 105651)
   $<$<BOOL:${ZERO3D_WERROR}>:-Werror>)

@@ -81,8 +81,12 @@ class BlockContext {
   /// The i-th declared parameter, whole, in its declared shape and dtype().
   ConstView parameter(std::size_t index) const { return parameters_[index]; }
   /// Where the i-th parameter's gradient goes, in its shape and dtype(); undefined when it is
-  /// frozen: skip the work.
-  View gradient(std::size_t index) const { return gradients_[index]; }
+  /// frozen: skip the work. A gradient never asked for is zero: the parameter took no part.
+  View gradient(std::size_t index) const {
+    requested_.resize(gradients_.size());
+    requested_[index] = true;
+    return gradients_[index];
+  }
   /// Only for parameters that declared adds_gradient: add to gradient(index) rather than write it.
   bool accumulate_gradient(std::size_t index) const { return accumulate_[index]; }
   /// False when nothing upstream needs the input's gradient (a first block, frozen blocks below).
@@ -100,6 +104,7 @@ class BlockContext {
   std::vector<ConstView> parameters_;
   std::vector<View> gradients_;
   std::vector<bool> accumulate_;
+  mutable std::vector<bool> requested_;  ///< Gradients the block asked for.
 };
 
 class Block {

@@ -1,5 +1,5 @@
-// Where a parameter's first value comes from: its declared initial values, or a folder of weights. The engine asks only for
-// the slices that its rank holds.
+// Where a parameter's first value comes from: its declared initial values, or a folder of weights.
+// The engine asks only for the slices that its rank holds.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ namespace zero3d {
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
-  /// Writes elements [first, first + dst.numel()) of the parameter, in row-major order of its shape, to host memory `dst`
-  /// (f32, bf16 or f16; converted with one rounding). Called concurrently for different ranks. Throws IoError.
+  /// Writes elements [first, first + dst.numel()) of the parameter, in row-major order of its
+  /// shape, to host memory `dst` (f32, bf16 or f16; converted with one rounding). Called
+  /// concurrently for different ranks. Throws IoError.
   virtual void read(const ParameterSpec& parameter, std::int64_t first, const View& dst) const = 0;
 };
 

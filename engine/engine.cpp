@@ -1,0 +1,320 @@
+#include "zero3d/engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/core/trace.h"
+#include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/config/load.h"
+
+namespace zero3d {
+namespace {
+
+std::vector<std::vector<ParameterSpec>> declared_parameters(const Module& module,
+                                                            const EngineOptions& options) {
+  std::vector<std::vector<ParameterSpec>> blocks;
+  for (const auto& block : module.blocks()) {
+    blocks.push_back(block->parameters());
+    if (!options.adjust) continue;
+    for (ParameterSpec& spec : blocks.back()) options.adjust(spec);
+  }
+  if (blocks.empty()) throw_invalid("the module has no blocks: nothing to train");
+  return blocks;
+}
+
+/// All ranks must have read the same configuration, or they would wait for each other in different
+/// places.
+void require_same_config(const Config& config, Communicator& world) {
+  const std::string mine = config_fingerprint(config);
+  const std::vector<std::string> all = world.exchange(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw ConfigError(
+        "", concat("rank ", rank, " has another configuration than rank 0 (fingerprints ",
+                   all[rank], " and ", all[0], "): give every rank the same file and options"));
+  }
+}
+
+void require_batch(const MicroBatch& batch) {
+  const Shape& shape = batch.tokens.shape();
+  if (!batch.tokens.defined() || shape.rank() != 2 || batch.tokens.dtype() != DType::i32 ||
+      shape.numel() == 0) {
+    throw_invalid(concat("tokens must be int32 [batch, sequence] in host memory, not ",
+                         name_of(batch.tokens.dtype()), " ", to_string(shape)));
+  }
+  if (batch.targets.defined() &&
+      (batch.targets.shape() != shape || batch.targets.dtype() != DType::i32)) {
+    throw_invalid(concat("targets must be int32 ", to_string(shape), " like the tokens, not ",
+                         name_of(batch.targets.dtype()), " ", to_string(batch.targets.shape())));
+  }
+}
+
+}  // namespace
+
+Engine::Engine(const Config& config, const Module& module, Communicator& world, Device& device,
+               const EngineOptions& options)
+    : config_(config), module_(module), world_(world), device_(device), options_(options) {
+  require_same_config(config, world);
+  model_ = std::make_unique<ShardedModel>(config, declared_parameters(module, options), world,
+                                          device, options);
+  runner_ = std::make_unique<BlockRunner>(module, *model_);
+  last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  if (options.sequence_length > 0)
+    plan_for(config.train_micro_batch_size_per_gpu, options.sequence_length);
+  last_step_end_ns_ = now_ns();
+}
+
+Engine::~Engine() {
+  try {
+    model_->compute().synchronize();
+  } catch (const Error&) {  // reported where the work was waited for
+  }
+}
+
+std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
+  std::vector<Block::ActivationBytes> blocks;
+  for (const auto& block : module_.blocks())
+    blocks.push_back(block->activation_bytes(batch, sequence, model_->dtype()));
+  const std::int64_t tokens = batch * sequence;
+  const auto loss_bytes =
+      static_cast<std::int64_t>(4 * sizeof(float));  // loss, its copy for loss(), the seed
+  return std::max(estimate_activations(blocks, false), estimate_activations(blocks, true)) +
+         2 * tokens * static_cast<std::int64_t>(sizeof(std::int32_t)) + loss_bytes;
+}
+
+MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
+  return model_->memory_estimate(activation_bytes(batch, sequence));
+}
+
+void Engine::plan_for(std::int64_t batch, std::int64_t sequence) {
+  if (batch <= planned_batch_ && sequence <= planned_sequence_) return;
+  planned_batch_ = std::max(batch, planned_batch_);
+  planned_sequence_ = std::max(sequence, planned_sequence_);
+  model_->plan(activation_bytes(planned_batch_, planned_sequence_));
+}
+
+/// Copies a batch to the device; the caller's memory may change as soon as this returns.
+Values Engine::stage(const MicroBatch& batch) {
+  require_batch(batch);
+  Values values;
+  for (const ConstView& source : {batch.tokens, batch.targets}) {
+    if (!source.defined()) {
+      values.emplace_back();
+      continue;
+    }
+    Tensor host(device_.host_memory(), DType::i32, source.shape(), "batches");
+    std::memcpy(host.view().data(), source.data(), source.bytes());
+    values.emplace_back(device_.memory(), DType::i32, source.shape(), "activations");
+    device_.copy(model_->compute(), values.back(), host);
+    staged_.push_back(std::move(host));
+  }
+  return values;
+}
+
+/// Numbers the batch's first row within the step: the same sample has the same number however ranks
+/// divide the batch.
+RandomKey Engine::random_key(std::int64_t batch) const {
+  RandomKey key;
+  key.seed = options_.seed;
+  key.step = static_cast<std::uint32_t>(global_steps_ + 1);
+  key.sample =
+      static_cast<std::uint64_t>((window_position_ * world_.size() + world_.rank()) * batch);
+  return key;
+}
+
+void Engine::forward(const MicroBatch& batch) {
+  require_batch(batch);
+  if (!batch.targets.defined())
+    throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
+  plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
+  model_->times().mark(model_->compute(), StepPhase::forward);
+  model_->begin_micro_batch(window_position_, is_gradient_accumulation_boundary());
+  forward_key_ = random_key(batch.tokens.shape()[0]);
+  Values outputs = runner_->forward(stage(batch), forward_key_, true, true);
+  if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
+      outputs[0].numel() != 2) {
+    throw_invalid(
+        "the module's last block must return one fp32 tensor of two elements, (sum of losses, "
+        "number of targets)");
+  }
+  last_loss_ = std::move(outputs[0]);
+  model_->compute().record(last_loss_ready_);
+  window_tokens_ += batch.tokens.numel() * world_.size();
+}
+
+double Engine::loss() {
+  if (!last_loss_.defined()) throw_invalid("loss() without a forward");
+  last_loss_ready_.wait();
+  const float* pair = device_.host_read(last_loss_).as<float>();
+  return pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+}
+
+void Engine::backward() {
+  if (!runner_->has_saved())
+    throw_invalid(
+        "backward() without a forward(): call forward(batch) first, once for each backward");
+  model_->times().mark(model_->compute(), StepPhase::backward);
+  model_->add_loss(last_loss_);
+  Tensor seed(device_.memory(), DType::f32, Shape{1}, "activations");
+  const auto value =
+      static_cast<float>(model_->loss_seed(static_cast<int>(config_.gradient_accumulation_steps)));
+  const View target = seed.view();
+  model_->compute().launch("loss seed", {writes(target)},
+                           [target, value] { *target.as<float>() = value; });
+  runner_->backward(std::move(seed), forward_key_);
+  model_->times().stop(model_->compute());
+  ++window_position_;
+}
+
+bool Engine::is_gradient_accumulation_boundary() const {
+  if (in_no_sync_) return false;
+  if (boundary_override_ >= 0) return boundary_override_ == 1;
+  return !config_.managed_gradient_accumulation ||
+         (micro_steps_ + 1) % config_.gradient_accumulation_steps == 0;
+}
+
+void Engine::set_gradient_accumulation_boundary(bool boundary) {
+  if (!config_.managed_gradient_accumulation) {
+    throw_invalid("managed_gradient_accumulation is false: every step() is a boundary");
+  }
+  boundary_override_ = boundary ? 1 : 0;
+}
+
+void Engine::no_sync(const std::function<void()>& body) {
+  if (sharding_policy(config_.zero_optimization.stage).gradients) {
+    throw_invalid(concat("no_sync needs ZeRO stage 0 or 1, not ", config_.zero_optimization.stage,
+                         ": with sharded gradients every micro-batch is reduced"));
+  }
+  if (in_no_sync_) throw_invalid("no_sync scopes do not nest");
+  in_no_sync_ = true;
+  try {
+    body();
+  } catch (...) {
+    in_no_sync_ = false;
+    throw;
+  }
+  in_no_sync_ = false;
+}
+
+void Engine::step() {
+  if (in_no_sync_) throw_invalid("step() inside no_sync: leave the scope first");
+  const bool boundary = is_gradient_accumulation_boundary();
+  ++micro_steps_;
+  if (boundary) optimizer_step();
+}
+
+void Engine::optimizer_step() {
+  if (window_position_ == 0)
+    throw_invalid("step() at a boundary without a backward() since the last one");
+  const StepOutcome outcome = model_->step(window_position_);
+  staged_.clear();  // step() waited for everything that read them
+  ++global_steps_;
+  global_samples_ += config_.train_batch_size;
+  const std::int64_t now = now_ns();
+  last_.step = global_steps_;
+  last_.loss = outcome.loss;
+  last_.grad_norm =
+      outcome.applied ? outcome.gradient_norm : std::numeric_limits<double>::infinity();
+  last_.clip_factor = outcome.clip_factor;
+  last_.lr = outcome.lr;
+  last_.loss_scale = outcome.loss_scale;
+  last_.skipped = !outcome.applied;
+  last_.tokens = window_tokens_;
+  last_.seconds = static_cast<double>(now - last_step_end_ns_) * 1e-9;
+  last_.phase_seconds = model_->times().take();
+  last_step_end_ns_ = now;
+  window_position_ = 0;
+  window_tokens_ = 0;
+  const auto every = config_.steps_per_print;
+  if (every && global_steps_ % *every == 0 && world_.rank() == 0) {
+    log_info(concat("step=", global_steps_, ", skipped=", skipped_steps(), ", lr=", outcome.lr,
+                    ", loss=", outcome.loss, ", grad_norm=", last_.grad_norm));
+  }
+}
+
+StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
+  if (static_cast<std::int64_t>(micro_batches.size()) != config_.gradient_accumulation_steps) {
+    throw_invalid(concat(
+        "train_batch takes gradient_accumulation_steps = ", config_.gradient_accumulation_steps,
+        " micro-batches, not ", micro_batches.size()));
+  }
+  if (micro_steps_ % config_.gradient_accumulation_steps != 0) {
+    throw_invalid(
+        "train_batch within an accumulation window: finish it with forward, backward and step");
+  }
+  for (const MicroBatch& batch : micro_batches) {
+    forward(batch);
+    backward();
+    step();
+  }
+  return last_;
+}
+
+double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
+  double sum = 0;
+  for (const MicroBatch& batch : micro_batches) {
+    require_batch(batch);
+    if (!batch.targets.defined()) throw_invalid("evaluation needs targets");
+    plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
+    model_->begin_evaluation();
+    Values outputs =
+        runner_->forward(stage(batch), random_key(batch.tokens.shape()[0]), false, false);
+    model_->compute().synchronize();
+    staged_.clear();
+    const float* pair = device_.host_read(outputs[0]).as<float>();
+    sum += pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+  }
+  double total = 0;
+  for (const std::string& part :
+       world_.exchange(std::string(reinterpret_cast<const char*>(&sum), sizeof sum))) {
+    double value = 0;
+    std::memcpy(&value, part.data(), sizeof value);
+    total += value;
+  }
+  return total / (static_cast<double>(micro_batches.size()) * world_.size());
+}
+
+std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (length == 0) throw_invalid("next_logits needs at least one token");
+  plan_for(1, length);
+  model_->begin_evaluation();
+  const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
+                       Shape{1, length});
+  Values outputs = runner_->forward(stage({view, ConstView()}), random_key(1), false, false);
+  model_->compute().synchronize();
+  staged_.clear();
+  const ConstView logits = device_.host_read(outputs[0]);
+  const std::int64_t vocabulary = logits.shape().last();
+  std::vector<float> last(static_cast<std::size_t>(vocabulary));
+  const ConstView row = logits.flat((length - 1) * vocabulary, vocabulary);
+  for (std::int64_t i = 0; i < vocabulary; ++i) {
+    last[static_cast<std::size_t>(i)] = logits.dtype() == DType::f32 ? row.as<float>()[i]
+                                        : logits.dtype() == DType::bf16
+                                            ? to_float(row.as<bf16>()[i])
+                                            : to_float(row.as<f16>()[i]);
+  }
+  return last;
+}
+
+std::vector<double> Engine::get_lr() const {
+  std::vector<double> rates;
+  for (const GroupSettings& group : model_->settings()) rates.push_back(group.lr);
+  return rates;
+}
+
+TrainingSession initialize(const Config& config, const Module& module, Communicator& world,
+                           const EngineOptions& options, int threads) {
+  CpuDeviceOptions device_options;
+  device_options.rank = world.rank();
+  device_options.threads = threads;
+  auto device = make_cpu_device(device_options);
+  auto engine = std::make_unique<Engine>(config, module, world, *device, options);
+  return TrainingSession(std::move(device), std::move(engine));
+}
+
+}  // namespace zero3d

@@ -1,0 +1,148 @@
+// The engine: trains a Module as a ds_config says, with DeepSpeed's semantics of forward / backward
+// / step (train_batch does all three for a whole accumulation window). One object per rank, used
+// from that rank's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zero3d/device/device.h"
+#include "zero3d/engine/config/config.h"
+#include "zero3d/engine/memory_estimate.h"
+#include "zero3d/engine/module.h"
+#include "zero3d/engine/sharded_model.h"
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d {
+
+/// One micro-batch in host memory, i32 [B, T] each; read during the call that takes it.
+struct MicroBatch {
+  ConstView tokens;
+  ConstView targets;  ///< kIgnoreTarget (-100) where no loss is taken.
+};
+
+struct StepResult {
+  std::int64_t step = 0;  ///< 1 for the first step; skipped ones count.
+  double loss = 0;  ///< Mean over micro-batches and ranks of each micro-batch's mean token loss.
+  double grad_norm = 0;  ///< Global, before clipping; infinite when the step was skipped.
+  double clip_factor = 1;
+  double lr = 0;  ///< Used by this step.
+  double loss_scale = 1;
+  bool skipped = false;
+  std::int64_t tokens = 0;  ///< Of all ranks.
+  double seconds = 0;       ///< Since the previous step ended.
+  std::array<double, StepTimes::kPhases>
+      phase_seconds{};  ///< Of the step before this one ended: see StepPhase.
+};
+
+struct EngineOptions : ShardedModelOptions {
+  /// Changes declared parameters before they are laid out: freezing, weight decay.
+  std::function<void(ParameterSpec&)> adjust;
+  /// Tokens of a sample, when known before the first batch: the memory plan is then made at once.
+  std::int64_t sequence_length = 0;
+};
+
+class Engine {
+ public:
+  /// Collective. `config`, `module`, `world` and `device` must outlive the engine. Throws
+  /// ConfigError for what cannot be trained.
+  Engine(const Config& config, const Module& module, Communicator& world, Device& device,
+         const EngineOptions& options = {});
+  ~Engine();
+
+  /// A whole step: forward and backward of gradient_accumulation_steps micro-batches, then the
+  /// update.
+  StepResult train_batch(std::span<const MicroBatch> micro_batches);
+
+  /// Enqueues forward of one micro-batch.
+  void forward(const MicroBatch& batch);
+  /// Enqueues backward of the last forward; gradients are reduced as the stage asks. Throws without
+  /// a forward.
+  void backward();
+  /// Ends a micro-batch; at the accumulation boundary clips, updates and advances the schedule.
+  void step();
+  /// Mean token loss of this rank's last forward; waits for it.
+  double loss();
+
+  bool is_gradient_accumulation_boundary() const;
+  /// Overrides the boundary until called again (managed_gradient_accumulation true).
+  void set_gradient_accumulation_boundary(bool boundary);
+  /// While `body` runs, backward only accumulates on this rank (stages 0 and 1; else Error). No
+  /// step inside.
+  void no_sync(const std::function<void()>& body);
+
+  /// Mean loss over the batches of all ranks, without gradients.
+  double eval_batch(std::span<const MicroBatch> micro_batches);
+  /// Logits [V] of the position after the last of `tokens`. Collective at stage 3: every rank gives
+  /// the same tokens.
+  std::vector<float> next_logits(std::span<const std::int32_t> tokens);
+
+  /// Of the last step, before clipping; infinite after a skipped step, NaN before the first.
+  double get_global_grad_norm() const { return last_.grad_norm; }
+  std::vector<double> get_lr() const;  ///< What the next step uses, per optimizer group.
+  const StepResult& last_step() const { return last_; }
+  bool was_step_applied() const { return last_.step > 0 && !last_.skipped; }
+  std::int64_t global_steps() const { return global_steps_; }
+  std::int64_t global_samples() const { return global_samples_; }
+  std::int64_t micro_steps() const { return micro_steps_; }
+  std::int64_t skipped_steps() const { return model_->skipped_steps(); }
+  double loss_scale() const { return model_->loss_scale(); }
+
+  ShardedModel& model() { return *model_; }
+  /// Device bytes by category for micro-batches of [batch, sequence] tokens.
+  MemoryEstimate memory_estimate(std::int64_t batch, std::int64_t sequence) const;
+
+ private:
+  void plan_for(std::int64_t batch, std::int64_t sequence);
+  std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
+  Values stage(const MicroBatch& batch);
+  RandomKey random_key(std::int64_t batch) const;
+  void optimizer_step();
+
+  const Config& config_;
+  const Module& module_;
+  Communicator& world_;
+  Device& device_;
+  EngineOptions options_;
+  std::unique_ptr<ShardedModel> model_;
+  std::unique_ptr<class BlockRunner> runner_;
+  std::vector<Tensor> staged_;  ///< Host copies of batches until the streams have read them.
+  Tensor last_loss_;
+  Event last_loss_ready_;
+  RandomKey forward_key_;
+  StepResult last_;
+  std::int64_t global_steps_ = 0;
+  std::int64_t global_samples_ = 0;
+  std::int64_t micro_steps_ = 0;
+  int window_position_ = 0;  ///< Backwards in this accumulation window.
+  std::int64_t window_tokens_ = 0;
+  std::int64_t planned_batch_ = 0;
+  std::int64_t planned_sequence_ = 0;
+  int boundary_override_ = -1;
+  bool in_no_sync_ = false;
+  std::int64_t last_step_end_ns_ = 0;
+};
+
+/// As DeepSpeed's initialize: makes a CPU device of `threads` threads for this rank and an engine
+/// on it.
+class TrainingSession {
+ public:
+  TrainingSession(std::unique_ptr<Device> device, std::unique_ptr<Engine> engine)
+      : device_(std::move(device)), engine_(std::move(engine)) {}
+  Engine& operator*() { return *engine_; }
+  Engine* operator->() { return engine_.get(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Engine> engine_;
+};
+TrainingSession initialize(const Config& config, const Module& module, Communicator& world,
+                           const EngineOptions& options = {}, int threads = 1);
+
+}  // namespace zero3d

@@ -1,0 +1,93 @@
+#include "zero3d/engine/memory_estimate.h"
+
+#include <algorithm>
+
+#include "zero3d/engine/zero/step_report.h"
+#include "zero3d/kernels/elementwise.h"
+
+namespace zero3d {
+namespace {
+
+std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inputs) {
+  std::int64_t elements = 0;
+  for (const Unit& unit : layout.units()) {
+    const bool sharded = inputs.shard_parameters && layout.shards() > 1;
+    if (sharded && !unit.persistent) {
+      elements +=
+          unit.shard + (inputs.secondary_ranks > 1 ? unit.padded / inputs.secondary_ranks : 0);
+    } else {
+      elements += unit.padded + (sharded ? unit.shard : 0);
+    }
+  }
+  return elements * static_cast<std::int64_t>(size_of(inputs.parameter_dtype));
+}
+
+std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
+                          const MemoryInputs& inputs) {
+  if (!inputs.slots_needed) return 0;
+  std::int64_t bytes =
+      buckets.total_elements() * static_cast<std::int64_t>(size_of(inputs.parameter_dtype));
+  if (!inputs.reduce_each_micro_batch) return bytes;
+  std::int64_t largest = 0;
+  for (const BucketPlan::Bucket& bucket : buckets.buckets) {
+    std::int64_t shards = 0;
+    for (const BucketPlan::Slot& slot : bucket.slots) shards += layout.unit(slot.unit).shard;
+    largest = std::max(largest, shards);
+  }
+  return bytes + largest * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+std::int64_t MemoryEstimate::total() const {
+  std::int64_t total = 0;
+  for (const auto& [category, bytes] : categories) total += bytes;
+  return total;
+}
+
+MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
+                                      const MemoryInputs& inputs) {
+  std::int64_t shards = 0;
+  std::int64_t padded = 0;
+  std::int64_t state_bytes = 0;
+  for (const Unit& unit : layout.units()) {
+    if (unit.frozen) continue;
+    shards += unit.shard;
+    padded += unit.padded;
+    for (DType dtype : inputs.group_states[static_cast<std::size_t>(unit.group)]) {
+      state_bytes += unit.shard * static_cast<std::int64_t>(size_of(dtype));
+    }
+  }
+  MemoryEstimate estimate;
+  estimate.categories["parameters"] = parameter_bytes(layout, inputs);
+  estimate.categories["gradients"] = (inputs.shard_accumulators ? shards : padded) *
+                                     static_cast<std::int64_t>(size_of(inputs.accumulation_dtype));
+  estimate.categories["gradient buckets"] = bucket_bytes(layout, buckets, inputs);
+  estimate.categories["master weights"] =
+      inputs.master_dtype == inputs.parameter_dtype
+          ? 0
+          : shards * static_cast<std::int64_t>(size_of(inputs.master_dtype));
+  estimate.categories["optimizer states"] = state_bytes;
+  estimate.categories["norm workspace"] =
+      shards / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
+      StepReporter::exchange_bytes(inputs.data_parallel_ranks);
+  return estimate;
+}
+
+std::int64_t estimate_activations(const std::vector<Block::ActivationBytes>& blocks,
+                                  bool forward_only) {
+  std::int64_t kept = 0;
+  std::int64_t peak = 0;
+  for (const Block::ActivationBytes& block : blocks) {
+    peak = std::max(peak, kept + block.forward_peak);
+    if (!forward_only) kept += block.saved;
+  }
+  if (forward_only) return peak;
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    peak = std::max(peak, kept + block->backward_peak);
+    kept -= block->saved;
+  }
+  return peak;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,48 @@
+// What a run needs in device memory, by category, to the byte: a pure function of layout and
+// options that the engine itself is held to. Formulas: parameters 2 or 4 bytes, gradients by
+// accumulation dtype, masters and moments by theirs, each divided by the number of shards where the
+// stage shards it (Rajbhandari et al., arXiv 1910.02054, section 3), with the padding of the
+// layout.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "zero3d/engine/module.h"
+#include "zero3d/engine/zero/bucket_plan.h"
+#include "zero3d/engine/zero/fetch_plan.h"
+#include "zero3d/engine/zero/layout.h"
+
+namespace zero3d {
+
+struct MemoryInputs {
+  bool shard_parameters = false;
+  bool shard_accumulators = false;
+  bool reduce_each_micro_batch = false;
+  bool slots_needed = false;
+  DType parameter_dtype = DType::f32;
+  DType accumulation_dtype = DType::f32;
+  DType master_dtype = DType::f32;
+  std::vector<std::vector<DType>>
+      group_states;  ///< Per optimizer group: the dtypes of its rule's states.
+  int secondary_ranks = 1;
+  int data_parallel_ranks = 1;
+};
+
+struct MemoryEstimate {
+  std::map<std::string, std::int64_t> categories;  ///< By the names the tracking resource uses.
+  std::int64_t total() const;
+};
+
+/// Everything but activations and gathered parameters: what is allocated for the life of the run.
+MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
+                                      const MemoryInputs& inputs);
+
+/// The highest sum of what blocks keep and what the running one needs, over the positions of a
+/// pass.
+std::int64_t estimate_activations(const std::vector<Block::ActivationBytes>& blocks,
+                                  bool forward_only);
+
+}  // namespace zero3d

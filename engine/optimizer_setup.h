@@ -1,0 +1,65 @@
+// From a configuration to what drives the optimizer: groups with their rules and settings, the
+// schedule, the loss scaler.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zero3d/engine/config/config.h"
+#include "zero3d/engine/module.h"
+#include "zero3d/optim/loss_scaler.h"
+#include "zero3d/optim/make_rule.h"
+#include "zero3d/optim/schedule.h"
+
+namespace zero3d {
+
+/// Parameters that share settings which differ from the configuration's. The first group that
+/// matches a parameter takes it; what none takes forms the default group, with weight decay where
+/// ParameterSpec::decay is set.
+struct ParameterGroup {
+  std::string name;
+  std::function<bool(const ParameterSpec&)> matches;
+  std::optional<double> lr;
+  std::optional<double> weight_decay;
+  std::optional<double> beta1;
+  std::optional<double> beta2;
+  std::optional<double> eps;
+};
+
+/// One set of settings and the rule that uses it.
+struct OptimizerGroup {
+  std::string name;
+  const UpdateRule* rule = nullptr;
+};
+
+/// Every parameter belongs to one group: (user group or default) x (decay or not) x (rule or Muon's
+/// Adam half).
+class OptimizerSetup {
+ public:
+  OptimizerSetup(const Config& config, std::vector<ParameterGroup> user_groups);
+
+  int group_of(const ParameterSpec& parameter) const;
+  int group_count() const { return static_cast<int>(groups_.size()); }
+  const OptimizerGroup& group(int index) const { return groups_[static_cast<std::size_t>(index)]; }
+  /// What update number `applied` + 1 uses, per group.
+  std::vector<GroupSettings> settings(std::int64_t applied) const;
+  const OptimizerRules& rules() const { return rules_; }
+  bool bf16_states() const { return rules_.bf16_states; }
+  /// Lines for the start-up log.
+  std::vector<std::string> description() const;
+
+ private:
+  std::vector<ParameterGroup> user_groups_;
+  OptimizerRules rules_;
+  std::vector<OptimizerGroup> groups_;
+  std::vector<GroupSettings> base_;
+  std::unique_ptr<Schedule> schedule_;
+};
+
+/// fp16 only; for other precisions the scale is always 1.
+LossScaler make_loss_scaler(const Config& config);
+
+}  // namespace zero3d

@@ -1,0 +1,322 @@
+#include "zero3d/engine/sharded_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/optim/clip.h"
+
+namespace zero3d {
+namespace {
+
+int shard_group_size(const Config& config, int ranks) {
+  const ZeroConfig& zero = config.zero_optimization;
+  if (!sharding_policy(zero.stage).optimizer_state) return 1;
+  return zero.mics_shard_size > 0 ? static_cast<int>(zero.mics_shard_size) : ranks;
+}
+
+LayoutOptions layout_options(const Config& config, const OptimizerSetup& setup, int shards) {
+  const ZeroConfig& zero = config.zero_optimization;
+  LayoutOptions options;
+  options.shards = shards;
+  options.persistence = sharding_policy(zero.stage).parameters;
+  options.param_persistence_threshold = zero.param_persistence_threshold;
+  options.model_persistence_threshold = zero.model_persistence_threshold;
+  options.group_of = [&setup](const ParameterSpec& spec) { return setup.group_of(spec); };
+  return options;
+}
+
+GradientReducerOptions reducer_options(const Config& config, const ShardingPolicy& policy,
+                                       bool reduce_each_micro_batch) {
+  GradientReducerOptions options;
+  options.gradient_dtype = model_dtype(config);
+  options.accumulation_dtype = accumulation_dtype(config);
+  options.reduce_each_micro_batch = policy.gradients || reduce_each_micro_batch;
+  options.shard_accumulators = policy.gradients;
+  options.slots_needed = options.reduce_each_micro_batch ||
+                         config.gradient_accumulation_steps > 1 ||
+                         options.gradient_dtype != options.accumulation_dtype;
+  options.mean = config.gradient_allreduce_op != "sum";
+  options.prescale = config.prescale_gradients;
+  options.predivide_factor = config.gradient_predivide_factor;
+  if (communication_dtype(config) != DType::f32) options.wire = communication_dtype(config);
+  return options;
+}
+
+/// The first block with a trainable parameter: backward need not go below it.
+int lowest_trainable_block(const ParamLayout& layout) {
+  int block = layout.block_count();
+  for (const LayoutParameter& parameter : layout.parameters()) {
+    if (!parameter.spec.frozen) block = std::min(block, parameter.blocks.front());
+  }
+  return block;
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(const Config& config,
+                           const std::vector<std::vector<ParameterSpec>>& blocks,
+                           Communicator& data_parallel, Device& device,
+                           const ShardedModelOptions& options)
+    : config_(config),
+      device_(device),
+      data_parallel_(data_parallel),
+      options_(options),
+      dtype_(model_dtype(config)),
+      policy_(sharding_policy(config.zero_optimization.stage)),
+      setup_(config, options.groups),
+      scaler_(make_loss_scaler(config)),
+      compute_(device.create_stream("compute")),
+      gather_(device.create_stream("gather")),
+      reduce_(device.create_stream("reduce")) {
+  const ZeroConfig& zero = config.zero_optimization;
+  const int shards = shard_group_size(config, data_parallel.size());
+  const int secondary =
+      policy_.parameters ? std::min(static_cast<int>(zero.zero_hpz_partition_size), shards) : 1;
+  groups_ = make_zero_groups(data_parallel, {.shard = shards, .secondary = std::max(secondary, 1)});
+  layout_ = std::make_unique<ParamLayout>(blocks, layout_options(config, setup_, shards));
+  backward_down_to_ = lowest_trainable_block(*layout_);
+  buckets_ = plan_buckets(
+      *layout_, {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
+  store_ = std::make_unique<ParameterStore>(device, *layout_, groups_,
+                                            ParameterStoreOptions{dtype_, policy_.parameters},
+                                            *compute_, *gather_);
+  const auto source =
+      options.source == nullptr ? make_initial_values_source(options.seed) : nullptr;
+  store_->load(options.source == nullptr ? *source : *options.source);
+  reducer_ = std::make_unique<GradientReducer>(
+      device, *layout_, buckets_, groups_,
+      reducer_options(config, policy_, options.reduce_each_micro_batch), *compute_, *reduce_);
+  reporter_ = std::make_unique<StepReporter>(device, *layout_, groups_);
+  ShardedOptimizerOptions optimizer;
+  optimizer.tile_elements = zero.sub_group_size;
+  optimizer.master_dtype = master_dtype(config);
+  optimizer.moment_dtype = setup_.bf16_states() ? DType::bf16 : DType::f32;
+  optimizer_ =
+      std::make_unique<ShardedOptimizer>(device, *layout_, *store_, setup_, optimizer, *compute_);
+  optimizer_->initialise_masters();
+}
+
+ShardedModel::~ShardedModel() = default;
+
+MemoryInputs ShardedModel::memory_inputs() const {
+  const GradientReducerOptions reducer =
+      reducer_options(config_, policy_, options_.reduce_each_micro_batch);
+  MemoryInputs inputs;
+  inputs.shard_parameters = policy_.parameters;
+  inputs.shard_accumulators = reducer.shard_accumulators;
+  inputs.reduce_each_micro_batch = reducer.reduce_each_micro_batch;
+  inputs.slots_needed = reducer.slots_needed;
+  inputs.parameter_dtype = dtype_;
+  inputs.accumulation_dtype = reducer.accumulation_dtype;
+  inputs.master_dtype = master_dtype(config_);
+  inputs.secondary_ranks = groups_.secondary ? groups_.secondary->size() : 1;
+  inputs.data_parallel_ranks = data_parallel_.size();
+  for (int group = 0; group < setup_.group_count(); ++group) {
+    std::vector<DType> states;
+    for (const StateSpec& state : setup_.group(group).rule->states()) {
+      states.push_back(state.may_be_bf16 && setup_.bf16_states() ? DType::bf16 : DType::f32);
+    }
+    inputs.group_states.push_back(std::move(states));
+  }
+  return inputs;
+}
+
+MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) const {
+  MemoryEstimate estimate = estimate_static_memory(*layout_, buckets_, memory_inputs());
+  estimate.categories["gathered parameters"] =
+      training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype_));
+  estimate.categories["activations"] = activation_bytes;
+  return estimate;
+}
+
+FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes, bool forward_only) const {
+  const ZeroConfig& zero = config_.zero_optimization;
+  FetchOptions options;
+  options.prefetch_elements = zero.allgather_sequential
+                                  ? std::min<std::int64_t>(1, zero.prefetch_bucket_size)
+                                  : zero.prefetch_bucket_size;
+  options.max_live_elements = zero.max_live_parameters;
+  options.max_reuse_distance = zero.max_reuse_distance;
+  options.forward_only = forward_only;
+  options.backward_down_to = backward_down_to_;
+  const std::int64_t budget = device_.memory().budget();
+  if (budget != TrackingResource::kUnlimited) {
+    const std::int64_t rest = budget -
+                              estimate_static_memory(*layout_, buckets_, memory_inputs()).total() -
+                              activation_bytes;
+    options.budget_elements =
+        std::max<std::int64_t>(0, rest) / static_cast<std::int64_t>(size_of(dtype_));
+  }
+  return options;
+}
+
+void ShardedModel::plan(std::int64_t activation_bytes) {
+  planned_ = true;
+  if (!policy_.parameters || layout_->shards() == 1) return;
+  training_plan_ = plan_fetches(*layout_, fetch_options(activation_bytes, false));
+  FetchPlan forward = plan_fetches(*layout_, fetch_options(activation_bytes, true));
+  training_plan_.arena_elements = std::max(training_plan_.arena_elements, forward.arena_elements);
+  if (data_parallel_.rank() == 0) {
+    for (const std::string& line : training_plan_.clipped) log_warning(line);
+  }
+  compute_->synchronize();
+  gather_->synchronize();
+  store_->set_plans(training_plan_, std::move(forward));
+}
+
+int ShardedModel::position(int block, Phase phase) const {
+  if (block < 0 || block >= layout_->block_count()) {
+    throw_invalid(
+        concat("block ", block, " of a model with blocks 0 to ", layout_->block_count() - 1));
+  }
+  return phase == Phase::forward ? block : 2 * layout_->block_count() - 1 - block;
+}
+
+void ShardedModel::begin_micro_batch(int index, bool last) {
+  if (!planned_) plan(0);
+  store_->begin_pass(false);
+  reducer_->begin_micro_batch(index, last);
+}
+
+void ShardedModel::begin_evaluation() {
+  if (!planned_) plan(0);
+  store_->begin_pass(true);
+}
+
+std::vector<ConstView> ShardedModel::acquire(int block, Phase phase) {
+  return store_->acquire(position(block, phase));
+}
+
+void ShardedModel::release(int block, Phase phase) { store_->release(position(block, phase)); }
+
+std::vector<ShardedModel::GradientTarget> ShardedModel::gradients(int block) {
+  std::vector<GradientTarget> targets;
+  for (int index : layout_->block_parameters(block)) {
+    const LayoutParameter& parameter = layout_->parameter(index);
+    if (parameter.spec.frozen) {
+      targets.emplace_back();
+      continue;
+    }
+    const View unit = reducer_->open(parameter.unit);
+    const View view = unit.flat(parameter.offset, parameter.numel()).reshaped(parameter.spec.shape);
+    targets.push_back({view, block != parameter.blocks.back()});
+  }
+  return targets;
+}
+
+void ShardedModel::ready(int block) {
+  const std::vector<int>& units = layout_->block_units(block);
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    const Unit& entry = layout_->unit(*unit);
+    if (!entry.frozen && entry.blocks.front() == block) reducer_->ready(*unit);
+  }
+}
+
+void ShardedModel::add_loss(const ConstView& loss) { reporter_->add_loss(*compute_, loss); }
+
+double ShardedModel::loss_seed(int micro_batches) const { return scaler_.scale() / micro_batches; }
+
+StepOutcome ShardedModel::step(int micro_batches) {
+  times_.mark(*compute_, StepPhase::reduce);
+  reducer_->finish(*compute_);
+  const StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches);
+  StepOutcome outcome;
+  outcome.loss = report.loss;
+  outcome.loss_scale = scaler_.scale();
+  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
+  const std::vector<GroupSettings> settings = setup_.settings(applied_steps_);
+  outcome.lr = settings.front().lr;
+  scaler_.update(!report.finite);
+  if (!report.finite) return skip(report, outcome);
+
+  consecutive_skips_ = 0;
+  outcome.applied = true;
+  outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
+  times_.mark(*compute_, StepPhase::optimizer);
+  StepContext context;
+  context.step = ++applied_steps_;
+  context.gradient_factor =
+      gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
+  optimizer_->step(*reducer_, settings, context);
+  times_.stop(*compute_);
+  return outcome;
+}
+
+StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
+  times_.stop(*compute_);
+  ++skipped_steps_;
+  const std::string cause =
+      concat(report.bad_is_nan ? "NaN" : "inf", " in the gradient of ",
+             report.bad_parameter < 0 ? std::string("a parameter")
+                                      : layout_->parameter(report.bad_parameter).spec.name,
+             " on rank ", report.bad_rank);
+  const std::string scale =
+      scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", scaler_.scale()) : "";
+  if (data_parallel_.rank() == 0) {
+    log_warning(concat("step ", applied_steps_ + skipped_steps_, " skipped: ", cause, scale));
+  }
+  if (++consecutive_skips_ >= options_.max_consecutive_skips) {
+    throw Error(
+        ErrorKind::kNumeric,
+        concat(consecutive_skips_, " steps in a row were skipped; the last one for ", cause,
+               ". Lower the learning rate, check the data, or raise max_consecutive_skips"));
+  }
+  return outcome;
+}
+
+std::string ShardedModel::precision_line() const {
+  const GradientReducerOptions reducer =
+      reducer_options(config_, policy_, options_.reduce_each_micro_batch);
+  return concat("precision: parameters ", name_of(dtype_), ", gradients ",
+                name_of(reducer.gradient_dtype), ", accumulation ",
+                name_of(reducer.accumulation_dtype), ", communication ",
+                name_of(communication_dtype(config_)), ", masters ", name_of(master_dtype(config_)),
+                ", moments ", name_of(setup_.bf16_states() ? DType::bf16 : DType::f32));
+}
+
+void ShardedModel::for_each_parameter(
+    const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
+  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
+    store_->with_whole(unit, [&](View whole) {
+      for (int index : layout_->unit(unit).parameters) {
+        const LayoutParameter& p = layout_->parameter(index);
+        use(p.spec, whole.flat(p.offset, p.numel()).reshaped(p.spec.shape));
+      }
+    });
+  }
+}
+
+void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
+                                   const std::function<void(const ParameterSpec&, View)>& edit) {
+  std::vector<std::vector<int>> wanted(layout_->units().size());
+  for (const std::string& name : names) {
+    const int index = layout_->find(name);
+    if (index < 0) throw_invalid(concat("the model has no parameter named ", name));
+    wanted[static_cast<std::size_t>(layout_->parameter(index).unit)].push_back(index);
+  }
+  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
+    const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];
+    if (parameters.empty()) continue;
+    Tensor copy(device_.host_memory(), dtype_, Shape{layout_->unit(unit).padded},
+                "gathered parameters");
+    store_->with_whole(
+        unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });
+    for (int index : parameters) {
+      const LayoutParameter& p = layout_->parameter(index);
+      edit(p.spec, copy.view().flat(p.offset, p.numel()).reshaped(p.spec.shape));
+    }
+    if (writer < 0) continue;
+    data_parallel_.broadcast(*compute_, copy.view(), writer);
+    store_->store_whole(unit, copy.view());
+    if (!layout_->unit(unit).frozen) {
+      for (int index : parameters) optimizer_->refresh_master(index);
+    }
+    compute_->synchronize();
+  }
+}
+
+}  // namespace zero3d

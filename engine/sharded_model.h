@@ -1,0 +1,170 @@
+// The lower level of the engine, for trainers that have their own forward and backward: acquire
+// parameters, write gradients, step. It knows parameters, blocks as names for groups of them, and
+// the order forward 0..L-1, backward L-1..0; it runs no model.
+//
+//   model.begin_micro_batch(m, last);
+//   for each block, forward then backward: views = acquire(block, phase); ... work on compute()
+//   ...; release(block, phase);
+//     in backward, before release: targets = gradients(block); ... write them ...; ready(block);
+//   model.step();
+//
+// One object per rank, used from that rank's thread. All work on views goes on compute() (or is
+// ordered after it by events).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zero3d/device/device.h"
+#include "zero3d/engine/config/config.h"
+#include "zero3d/engine/memory_estimate.h"
+#include "zero3d/engine/module.h"
+#include "zero3d/engine/optimizer_setup.h"
+#include "zero3d/engine/parameter_source.h"
+#include "zero3d/engine/step_times.h"
+#include "zero3d/engine/zero/bucket_plan.h"
+#include "zero3d/engine/zero/gradient_reducer.h"
+#include "zero3d/engine/zero/groups.h"
+#include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/parameter_store.h"
+#include "zero3d/engine/zero/policy.h"
+#include "zero3d/engine/zero/sharded_optimizer.h"
+#include "zero3d/engine/zero/step_report.h"
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d {
+
+enum class Phase { forward, backward };
+
+struct ShardedModelOptions {
+  const ParameterSource* source =
+      nullptr;  ///< Read while the model is made; null: initial values drawn with `seed`.
+  std::uint64_t seed = 1234;
+  std::vector<ParameterGroup> groups;
+  bool reduce_each_micro_batch =
+      false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
+  int max_consecutive_skips = 50;  ///< This many skipped steps in a row end the run with the cause.
+};
+
+/// What one optimizer step did.
+struct StepOutcome {
+  bool applied = false;
+  double loss = 0;  ///< Mean over micro-batches and ranks, of the losses given to add_loss.
+  double gradient_norm =
+      0;  ///< Global, unscaled, before clipping; infinite or NaN when not finite.
+  double clip_factor = 1;
+  double lr = 0;          ///< Used (or, when skipped, not used) by this step; first group.
+  double loss_scale = 1;  ///< The scale the gradients were made with.
+};
+
+class ShardedModel {
+ public:
+  /// `blocks[b]`: the parameters block b uses. `data_parallel`: all ranks with a copy of the model.
+  /// Collective. The referred objects must outlive this.
+  ShardedModel(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
+               Communicator& data_parallel, Device& device,
+               const ShardedModelOptions& options = {});
+  ~ShardedModel();
+
+  Stream& compute() { return *compute_; }
+  Device& device() { return device_; }
+  const ParamLayout& layout() const { return *layout_; }
+  DType dtype() const { return dtype_; }
+  int rank() const { return data_parallel_.rank(); }
+  /// Backward need not go below this block: no trainable parameter is there. block_count() when all
+  /// are frozen.
+  int first_trainable_block() const { return backward_down_to_; }
+
+  /// Plans the gathers of stage 3 within what the device's budget leaves beside `activation_bytes`.
+  /// Called by the first begin_micro_batch with 0 if not before; again when activations grow.
+  void plan(std::int64_t activation_bytes);
+  const FetchPlan& training_plan() const { return training_plan_; }
+  const BucketPlan& bucket_plan() const { return buckets_; }
+  /// Device bytes of this rank by category, `activation_bytes` included.
+  MemoryEstimate memory_estimate(std::int64_t activation_bytes) const;
+
+  /// `index` counts from 0 within an accumulation window; `last` ends the window.
+  void begin_micro_batch(int index, bool last);
+  /// A forward-only pass (evaluation); gradients are left alone.
+  void begin_evaluation();
+  std::vector<ConstView> acquire(int block, Phase phase);
+  void release(int block, Phase phase);
+
+  struct GradientTarget {
+    View view;  ///< In the parameter's shape and dtype(); undefined for frozen parameters.
+    bool accumulate = false;  ///< The parameter is tied and was written before: add to it.
+  };
+  /// Where backward of `block` writes, per declared parameter; every one must be written (zero if
+  /// unused).
+  std::vector<GradientTarget> gradients(int block);
+  /// All gradients of `block` are enqueued on compute().
+  void ready(int block);
+  /// Adds a micro-batch's loss, fp32 [2] = (sum, count), to the step's mean.
+  void add_loss(const ConstView& loss);
+
+  /// Multiplies the loss before backward: loss scale / micro-batches of the window.
+  double loss_seed(int micro_batches) const;
+  /// Ends the window of `micro_batches`: norm, overflow decision, clipping, update, publication.
+  /// Blocks once, for the norm.
+  StepOutcome step(int micro_batches);
+
+  std::int64_t applied_steps() const { return applied_steps_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+  /// What the next step uses, per group.
+  std::vector<GroupSettings> settings() const { return setup_.settings(applied_steps_); }
+  const OptimizerSetup& optimizer() const { return setup_; }
+  double loss_scale() const { return scaler_.scale(); }
+
+  /// Every parameter whole, in order, for the host to read on every rank. Collective,
+  /// host-blocking.
+  void for_each_parameter(const std::function<void(const ParameterSpec&, const ConstView&)>& use);
+  /// Parameters by name, whole; `edit` may change what rank `writer` sees (-1: nobody writes), and
+  /// every rank takes its values and fp32 masters from there. Collective, host-blocking, not within
+  /// a window.
+  void with_parameters(const std::vector<std::string>& names, int writer,
+                       const std::function<void(const ParameterSpec&, View)>& edit);
+
+  StepTimes& times() { return times_; }
+  /// One line: dtypes of parameters, gradients, accumulation, communication, masters, moments.
+  std::string precision_line() const;
+  ParameterStore& store() { return *store_; }
+  GradientReducer& reducer() { return *reducer_; }
+  ShardedOptimizer& sharded_optimizer() { return *optimizer_; }
+
+ private:
+  int position(int block, Phase phase) const;
+  MemoryInputs memory_inputs() const;
+  FetchOptions fetch_options(std::int64_t activation_bytes, bool forward_only) const;
+  StepOutcome skip(const StepReport& report, StepOutcome outcome);
+
+  const Config& config_;
+  Device& device_;
+  Communicator& data_parallel_;
+  ShardedModelOptions options_;
+  DType dtype_;
+  ShardingPolicy policy_;
+  OptimizerSetup setup_;
+  LossScaler scaler_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> gather_;
+  std::unique_ptr<Stream> reduce_;
+  ZeroGroups groups_;
+  std::unique_ptr<ParamLayout> layout_;
+  BucketPlan buckets_;
+  FetchPlan training_plan_;
+  int backward_down_to_ = 0;
+  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<GradientReducer> reducer_;
+  std::unique_ptr<StepReporter> reporter_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+  StepTimes times_;
+  bool planned_ = false;
+  std::int64_t applied_steps_ = 0;
+  std::int64_t skipped_steps_ = 0;
+  int consecutive_skips_ = 0;
+};
+
+}  // namespace zero3d

@@ -1,0 +1,42 @@
+// How gradients travel: which units share a reduction bucket, where each lies in it, and which
+// buffer it uses. A pure function of the layout, in the order in which backward finishes units.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "zero3d/engine/zero/layout.h"
+
+namespace zero3d {
+
+struct BucketOptions {
+  std::int64_t bucket_elements = 500'000'000;  ///< reduce_bucket_size. A larger unit travels alone.
+  int buffers = 2;  ///< 2 with overlap_comm: one fills while the other is reduced.
+};
+
+struct BucketPlan {
+  static constexpr int kOwnBuffer = -1;
+  struct Slot {
+    int unit = 0;
+    std::int64_t offset = 0;  ///< In the bucket's buffer, in elements.
+  };
+  struct Bucket {
+    std::vector<Slot>
+        slots;  ///< In the order backward finishes them; the bucket is full when the last one is.
+    std::int64_t elements = 0;
+    int buffer =
+        0;  ///< A shared buffer, or kOwnBuffer: a tied unit, alive from its first use to its last.
+  };
+  std::vector<Bucket> buckets;            ///< In order of completion.
+  std::vector<int> bucket_of;             ///< Per unit; -1 for frozen units.
+  std::vector<std::int64_t> slot_offset;  ///< Per unit, in its bucket's buffer.
+  std::vector<std::int64_t> buffer_elements;
+  std::int64_t bucket_elements = 0;     ///< The size in force.
+  std::int64_t total_elements() const;  ///< Of all buffers, own ones included.
+};
+
+/// The size in force is at most a quarter of the trainable elements (but a whole unit), so that
+/// reduction overlaps backward however small the model is against the knob.
+BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options);
+
+}  // namespace zero3d

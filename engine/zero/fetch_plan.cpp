@@ -1,0 +1,209 @@
+#include "zero3d/engine/zero/fetch_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+
+namespace zero3d {
+namespace {
+
+/// Walks the positions of a pass once, deciding at each what to gather, what to prefetch and what
+/// to let go.
+class Planner {
+ public:
+  Planner(const ParamLayout& layout, const FetchOptions& options)
+      : layout_(layout),
+        options_(options),
+        positions_(layout.block_count() * (options.forward_only ? 1 : 2)),
+        units_at_(static_cast<std::size_t>(positions_)),
+        uses_(layout.units().size()),
+        live_gather_(layout.units().size(), -1),
+        used_before_(1, 0) {
+    plan_.issues.resize(static_cast<std::size_t>(positions_));
+    plan_.releases.resize(static_cast<std::size_t>(positions_));
+    for (int position = 0; position < positions_; ++position) {
+      std::int64_t elements = 0;
+      const int block = block_at(position, layout_.block_count());
+      const bool runs = position < layout_.block_count() || block >= options.backward_down_to;
+      for (int unit : layout_.block_units(block)) {
+        if (!runs || layout_.unit(unit).persistent) continue;
+        units_at_[static_cast<std::size_t>(position)].push_back(unit);
+        uses_[static_cast<std::size_t>(unit)].push_back(position);
+        elements += elements_of(unit);
+      }
+      used_before_.push_back(used_before_.back() + elements);
+    }
+  }
+
+  FetchPlan run() {
+    for (int position = 0; position < positions_; ++position) {
+      require(position);
+      prefetch(position);
+      plan_.peak_live_elements = std::max(plan_.peak_live_elements, live_elements_);
+      let_go(position);
+    }
+    for (std::size_t i = 0; i < plan_.gathers.size(); ++i) {
+      plan_.releases[static_cast<std::size_t>(plan_.gathers[i].release)].push_back(
+          static_cast<int>(i));
+    }
+    report_clipped();
+    return std::move(plan_);
+  }
+
+ private:
+  std::int64_t elements_of(int unit) const { return layout_.unit(unit).padded; }
+  FetchPlan::Gather& gather(int index) { return plan_.gathers[static_cast<std::size_t>(index)]; }
+  int& live_gather(int unit) { return live_gather_[static_cast<std::size_t>(unit)]; }
+  const std::vector<int>& units_at(int position) const {
+    return units_at_[static_cast<std::size_t>(position)];
+  }
+
+  /// The first position from `position` on that uses the unit, or positions_.
+  int next_use(int unit, int position) const {
+    const auto& uses = uses_[static_cast<std::size_t>(unit)];
+    const auto found = std::lower_bound(uses.begin(), uses.end(), position);
+    return found == uses.end() ? positions_ : *found;
+  }
+
+  int last_use_before(int unit, int position) const {
+    const auto& uses = uses_[static_cast<std::size_t>(unit)];
+    return *(std::lower_bound(uses.begin(), uses.end(), position) - 1);
+  }
+
+  /// First fit in the arena among the live gathers; none when the budget has no room.
+  std::optional<std::int64_t> place(std::int64_t elements) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> taken;
+    for (int index : live_)
+      taken.emplace_back(gather(index).offset, elements_of(gather(index).unit));
+    std::sort(taken.begin(), taken.end());
+    std::int64_t offset = 0;
+    for (const auto& [begin, length] : taken) {
+      if (begin - offset >= elements) break;
+      offset = begin + length;
+    }
+    if (offset > options_.budget_elements - elements) return std::nullopt;
+    return offset;
+  }
+
+  void issue(int unit, int position, std::int64_t offset) {
+    const int index = static_cast<int>(plan_.gathers.size());
+    plan_.gathers.push_back({unit, position, next_use(unit, position), position, offset});
+    plan_.issues[static_cast<std::size_t>(position)].push_back(index);
+    plan_.arena_elements = std::max(plan_.arena_elements, offset + elements_of(unit));
+    plan_.gathered_elements += elements_of(unit);
+    live_.push_back(index);
+    live_gather(unit) = index;
+    live_elements_ += elements_of(unit);
+  }
+
+  void end(int index, int release) {
+    gather(index).release = release;
+    live_.erase(std::find(live_.begin(), live_.end(), index));
+    live_gather(gather(index).unit) = -1;
+    live_elements_ -= elements_of(gather(index).unit);
+  }
+
+  /// Gathers what this position uses and is not there yet; gives up kept units when the budget
+  /// needs their room.
+  void require(int position) {
+    for (int unit : units_at(position)) {
+      if (live_gather(unit) >= 0) continue;
+      std::optional<std::int64_t> offset = place(elements_of(unit));
+      while (!offset && evict(position)) offset = place(elements_of(unit));
+      if (!offset) {
+        throw OutOfMemory(
+            elements_of(unit), "device",
+            concat("the parameters of block ", block_at(position, layout_.block_count()), " need ",
+                   format_count(elements_of(unit)), " gathered elements beside what is in use, of ",
+                   format_count(options_.budget_elements),
+                   " that the device memory leaves for gathering; raise --device-memory or lower "
+                   "the micro-batch"));
+      }
+      issue(unit, position, *offset);
+    }
+  }
+
+  /// Ends the kept gather whose next use is farthest, as if it had been released after its last
+  /// use.
+  bool evict(int position) {
+    int victim = -1;
+    int farthest = position;
+    for (int index : live_) {
+      const int next = next_use(gather(index).unit, position);
+      if (gather(index).first_use < position && next > farthest) victim = index, farthest = next;
+    }
+    if (victim < 0) return false;
+    budget_stopped_reuse_ = true;
+    end(victim, last_use_before(gather(victim).unit, position));
+    return true;
+  }
+
+  /// Gathers units of later positions while fewer than prefetch_elements wait for their first use.
+  void prefetch(int position) {
+    std::int64_t waiting = 0;
+    for (int index : live_)
+      waiting += gather(index).first_use > position ? elements_of(gather(index).unit) : 0;
+    for (int next = position + 1; next < positions_; ++next) {
+      for (int unit : units_at(next)) {
+        if (live_gather(unit) >= 0) continue;
+        if (waiting >= options_.prefetch_elements) return;
+        if (live_elements_ + elements_of(unit) > options_.max_live_elements) return;
+        const std::optional<std::int64_t> offset = place(elements_of(unit));
+        if (!offset) {
+          budget_stopped_prefetch_ = true;
+          return;
+        }
+        issue(unit, position, *offset);
+        waiting += elements_of(unit);
+      }
+    }
+  }
+
+  /// Releases what this position used, unless it is used again soon enough.
+  void let_go(int position) {
+    for (int unit : units_at(position)) {
+      const int next = next_use(unit, position + 1);
+      const bool soon =
+          next < positions_ && used_before_[static_cast<std::size_t>(next)] -
+                                       used_before_[static_cast<std::size_t>(position) + 1] <
+                                   options_.max_reuse_distance;
+      if (!soon || live_elements_ > options_.max_live_elements) end(live_gather(unit), position);
+    }
+  }
+
+  void report_clipped() {
+    if (budget_stopped_prefetch_) {
+      plan_.clipped.push_back(
+          concat("stage3_prefetch_bucket_size ", format_count(options_.prefetch_elements),
+                 " is clipped to what the device memory leaves for gathered parameters"));
+    }
+    if (budget_stopped_reuse_) {
+      plan_.clipped.push_back(concat(
+          "stage3_max_reuse_distance ", format_count(options_.max_reuse_distance),
+          " is clipped: the device memory cannot keep parameters until they are used again"));
+    }
+  }
+
+  const ParamLayout& layout_;
+  const FetchOptions& options_;
+  int positions_;
+  std::vector<std::vector<int>> units_at_;  // per position
+  std::vector<std::vector<int>> uses_;      // per unit: positions, ascending
+  std::vector<int> live_gather_;            // per unit: its gather now, or -1
+  std::vector<std::int64_t> used_before_;   // elements used by positions before p
+  std::vector<int> live_;
+  std::int64_t live_elements_ = 0;
+  bool budget_stopped_prefetch_ = false;
+  bool budget_stopped_reuse_ = false;
+  FetchPlan plan_;
+};
+
+}  // namespace
+
+FetchPlan plan_fetches(const ParamLayout& layout, const FetchOptions& options) {
+  return Planner(layout, options).run();
+}
+
+}  // namespace zero3d

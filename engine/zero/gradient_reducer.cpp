@@ -1,0 +1,176 @@
+#include "zero3d/engine/zero/gradient_reducer.h"
+
+#include <algorithm>
+
+#include "zero3d/kernels/elementwise.h"
+
+namespace zero3d {
+
+GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
+                                 ZeroGroups& groups, const GradientReducerOptions& options,
+                                 Stream& compute, Stream& reduce)
+    : device_(device),
+      layout_(layout),
+      plan_(plan),
+      groups_(groups),
+      options_(options),
+      compute_(compute),
+      reduce_(reduce),
+      shared_buffers_(plan.buffer_elements.size()),
+      own_buffers_(plan.buckets.size()),
+      units_(layout.units().size()),
+      waiting_(plan.buckets.size()) {
+  std::int64_t largest_partial = 0;
+  for (std::size_t index = 0; index < plan.buckets.size(); ++index) {
+    std::int64_t shards = 0;
+    for (const BucketPlan::Slot& slot : plan.buckets[index].slots) {
+      const Unit& unit = layout.unit(slot.unit);
+      shards += unit.shard;
+      units_[static_cast<std::size_t>(slot.unit)].accumulator =
+          Tensor(device.memory(), options.accumulation_dtype,
+                 Shape{options.shard_accumulators ? unit.shard : unit.padded}, "gradients");
+    }
+    largest_partial = std::max(largest_partial, shards);
+    if (options.slots_needed && plan.buckets[index].buffer == BucketPlan::kOwnBuffer) {
+      own_buffers_[index].storage = Tensor(device.memory(), options.gradient_dtype,
+                                           Shape{plan.buckets[index].elements}, "gradient buckets");
+    }
+  }
+  if (!options.slots_needed) return;
+  for (std::size_t index = 0; index < shared_buffers_.size(); ++index) {
+    shared_buffers_[index].storage = Tensor(device.memory(), options.gradient_dtype,
+                                            Shape{plan.buffer_elements[index]}, "gradient buckets");
+  }
+  if (options.reduce_each_micro_batch) {
+    partial_ = Tensor(device.memory(), DType::f32, Shape{largest_partial}, "gradient buckets");
+  }
+}
+
+void GradientReducer::begin_micro_batch(int index, bool last) {
+  micro_batch_ = index;
+  last_ = last;
+  for (std::size_t bucket = 0; bucket < waiting_.size(); ++bucket)
+    waiting_[bucket] = static_cast<int>(plan_.buckets[bucket].slots.size());
+}
+
+/// The first micro-batch's gradient can be written straight into the accumulator when that is whole
+/// and of its dtype.
+bool GradientReducer::writes_in_place() const {
+  return micro_batch_ == 0 && !options_.reduce_each_micro_batch &&
+         options_.gradient_dtype == options_.accumulation_dtype;
+}
+
+GradientReducer::BufferState& GradientReducer::buffer_of(int bucket) {
+  const int buffer = plan_.buckets[static_cast<std::size_t>(bucket)].buffer;
+  return buffer == BucketPlan::kOwnBuffer ? own_buffers_[static_cast<std::size_t>(bucket)]
+                                          : shared_buffers_[static_cast<std::size_t>(buffer)];
+}
+
+View GradientReducer::slot(int unit) {
+  if (writes_in_place()) return units_[static_cast<std::size_t>(unit)].accumulator.view();
+  const int bucket = plan_.bucket_of[static_cast<std::size_t>(unit)];
+  return buffer_of(bucket).storage.view().flat(plan_.slot_offset[static_cast<std::size_t>(unit)],
+                                               layout_.unit(unit).padded);
+}
+
+View GradientReducer::open(int unit) {
+  View& open = units_[static_cast<std::size_t>(unit)].open;
+  if (open.defined()) return open;
+  open = slot(unit);
+  const BufferState& buffer = buffer_of(plan_.bucket_of[static_cast<std::size_t>(unit)]);
+  if (buffer.free.recorded()) compute_.wait(buffer.free);
+  for (const auto& [begin, end] : layout_.gaps(unit))
+    device_.fill_zero(compute_, open.flat(begin, end - begin));
+  return open;
+}
+
+void GradientReducer::ready(int unit) {
+  const int index = plan_.bucket_of[static_cast<std::size_t>(unit)];
+  units_[static_cast<std::size_t>(unit)].open = View();
+  if (--waiting_[static_cast<std::size_t>(index)] == 0)
+    flush(plan_.buckets[static_cast<std::size_t>(index)], buffer_of(index));
+}
+
+void GradientReducer::flush(const BucketPlan::Bucket& bucket, BufferState& buffer) {
+  Event written;
+  compute_.record(written);
+  reduce_.wait(written);
+  if (options_.reduce_each_micro_batch) {
+    reduce_and_accumulate(bucket);
+  } else {
+    if (!writes_in_place()) accumulate(bucket);
+    if (last_) reduce_accumulated(bucket);
+  }
+  reduce_.record(buffer.free);
+}
+
+void GradientReducer::accumulate(const BucketPlan::Bucket& bucket) {
+  for (const BucketPlan::Slot& entry : bucket.slots) {
+    const View accumulator = units_[static_cast<std::size_t>(entry.unit)].accumulator.view();
+    if (micro_batch_ == 0) {
+      kernels::convert(reduce_, slot(entry.unit), accumulator);
+    } else {
+      kernels::add(reduce_, slot(entry.unit), accumulator);
+    }
+  }
+}
+
+void GradientReducer::reduce_accumulated(const BucketPlan::Bucket& bucket) {
+  std::vector<ReduceSegment> segments;
+  for (const BucketPlan::Slot& entry : bucket.slots) {
+    segments.push_back(
+        {units_[static_cast<std::size_t>(entry.unit)].accumulator.view(), reduced(entry.unit)});
+  }
+  sum_over_ranks(segments);
+}
+
+void GradientReducer::reduce_and_accumulate(const BucketPlan::Bucket& bucket) {
+  std::vector<ReduceSegment> segments;
+  std::int64_t offset = 0;
+  for (const BucketPlan::Slot& entry : bucket.slots) {
+    const std::int64_t shard = layout_.unit(entry.unit).shard;
+    segments.push_back({slot(entry.unit), micro_batch_ == 0 ? reduced(entry.unit)
+                                                            : partial_.view().flat(offset, shard)});
+    offset += shard;
+  }
+  sum_over_ranks(segments);
+  if (micro_batch_ == 0) return;
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    kernels::add(reduce_, segments[i].shard, reduced(bucket.slots[i].unit));
+}
+
+/// Sum over the shard group, then over the replicas; the mean's divisor is applied where the
+/// options say, once.
+void GradientReducer::sum_over_ranks(const std::vector<ReduceSegment>& segments) {
+  const double ranks = options_.mean ? groups_.data_parallel->size() : 1.0;
+  const double before = options_.prescale ? ranks : options_.predivide_factor;
+  ReduceOptions first;
+  first.wire = options_.wire;
+  first.scale_in = static_cast<float>(1.0 / before);
+  ReduceOptions second;
+  second.wire = options_.wire;
+  const bool replicated = groups_.replica->size() > 1;
+  (replicated ? second : first).scale_out = static_cast<float>(before / ranks);
+  groups_.shard->reduce_scatter(reduce_, segments, first);
+  if (!replicated) return;
+  for (const ReduceSegment& segment : segments)
+    groups_.replica->all_reduce(reduce_, segment.shard, second);
+}
+
+void GradientReducer::finish(Stream& stream) {
+  if (!last_ && !options_.reduce_each_micro_batch) {  // the caller ended the window after the fact
+    for (const BucketPlan::Bucket& bucket : plan_.buckets) reduce_accumulated(bucket);
+  }
+  Event reduced;
+  reduce_.record(reduced);
+  stream.wait(reduced);
+}
+
+View GradientReducer::reduced(int unit) {
+  const View accumulator = units_[static_cast<std::size_t>(unit)].accumulator.view();
+  if (options_.shard_accumulators) return accumulator;
+  const std::int64_t shard = layout_.unit(unit).shard;
+  return accumulator.flat(groups_.shard->rank() * shard, shard);
+}
+
+}  // namespace zero3d

@@ -1,0 +1,31 @@
+// The process groups of one engine: who shards a unit together, who holds copies of the same shard.
+#pragma once
+
+#include <memory>
+
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d {
+
+/// Every data-parallel rank is in one shard group (its rank there is the shard it owns) and one
+/// replica group (the ranks that own the same shard). Stages 1-3 shard over all; stage 0 over a
+/// group of one; MiCS over consecutive ranks.
+struct ZeroGroups {
+  Communicator* data_parallel = nullptr;    ///< All replicas of the model; not owned.
+  std::unique_ptr<Communicator> gather;     ///< The shard group, for the gather stream: parameters.
+  std::unique_ptr<Communicator> shard;      ///< The shard group, for the reduce stream: gradients.
+  std::unique_ptr<Communicator> replica;    ///< Sums the reduced shards.
+  std::unique_ptr<Communicator> secondary;  ///< hpZ: consecutive ranks of the shard group that hold
+                                            ///< a second copy; may be null.
+};
+
+struct ZeroGroupSizes {
+  int shard = 1;      ///< Ranks a unit is cut over.
+  int secondary = 1;  ///< hpZ: ranks the secondary copy is cut over; 1: none.
+};
+
+/// Collective over `data_parallel`. Throws Error(kInvalid) when a size does not divide the group
+/// above it.
+ZeroGroups make_zero_groups(Communicator& data_parallel, const ZeroGroupSizes& sizes);
+
+}  // namespace zero3d

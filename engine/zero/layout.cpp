@@ -1,0 +1,150 @@
+#include "zero3d/engine/zero/layout.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+
+namespace zero3d {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+bool belongs(const Unit& unit, const LayoutParameter& parameter) {
+  return unit.blocks == parameter.blocks && unit.frozen == parameter.spec.frozen &&
+         unit.persistent == parameter.persistent && unit.group == parameter.group &&
+         unit.length + round_up(parameter.numel(), ParamLayout::kAlignment) <=
+             ParamLayout::kMaxUnitElements;
+}
+
+}  // namespace
+
+ParamLayout::ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks,
+                         const LayoutOptions& options)
+    : shards_(options.shards), block_parameters_(blocks.size()), block_units_(blocks.size()) {
+  if (shards_ < 1) throw_invalid(concat("a layout needs at least one shard, not ", shards_));
+  declare(blocks, options);
+  choose_persistent(options);
+  form_units();
+}
+
+void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
+                          const LayoutOptions& options) {
+  std::unordered_map<std::string, int> known;
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    for (const ParameterSpec& spec : blocks[block]) {
+      const auto [entry, added] =
+          known.try_emplace(spec.name, static_cast<int>(parameters_.size()));
+      if (added) {
+        LayoutParameter parameter;
+        parameter.spec = spec;
+        parameter.group = options.group_of ? options.group_of(spec) : 0;
+        parameters_.push_back(std::move(parameter));
+      } else if (parameter(entry->second).spec.shape != spec.shape) {
+        throw_invalid(concat("parameter ", spec.name, " is declared twice with different shapes, ",
+                             to_string(parameter(entry->second).spec.shape), " and ",
+                             to_string(spec.shape), "; a tied parameter has one shape"));
+      }
+      std::vector<int>& users = parameters_[static_cast<std::size_t>(entry->second)].blocks;
+      if (users.empty() || users.back() != static_cast<int>(block))
+        users.push_back(static_cast<int>(block));
+      block_parameters_[block].push_back(entry->second);
+    }
+  }
+}
+
+void ParamLayout::choose_persistent(const LayoutOptions& options) {
+  if (!options.persistence) return;
+  std::int64_t total = 0;
+  for (LayoutParameter& parameter :
+       parameters_) {  // in order; one that does not fit is passed over, the scan goes on
+    const std::int64_t numel = parameter.numel();
+    if (numel > options.param_persistence_threshold ||
+        numel > options.model_persistence_threshold - total)
+      continue;
+    parameter.persistent = true;
+    total += numel;
+  }
+}
+
+void ParamLayout::form_units() {
+  std::vector<std::vector<int>> candidates(block_parameters_.size());  // units by their first block
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    LayoutParameter& parameter = parameters_[index];
+    auto& open = candidates[static_cast<std::size_t>(parameter.blocks.front())];
+    const auto found =
+        std::find_if(open.begin(), open.end(), [&](int u) { return belongs(unit(u), parameter); });
+    if (found == open.end()) {
+      parameter.unit = unit_count();
+      open.push_back(parameter.unit);
+      Unit unit;
+      unit.name = parameter.spec.name;
+      unit.blocks = parameter.blocks;
+      unit.group = parameter.group;
+      unit.frozen = parameter.spec.frozen;
+      unit.persistent = parameter.persistent;
+      units_.push_back(std::move(unit));
+    } else {
+      parameter.unit = *found;
+    }
+    Unit& unit = units_[static_cast<std::size_t>(parameter.unit)];
+    parameter.offset = unit.length;
+    unit.parameters.push_back(static_cast<int>(index));
+    unit.numel += parameter.numel();
+    unit.length += round_up(parameter.numel(), kAlignment);
+  }
+  for (int index = 0; index < unit_count(); ++index) {
+    Unit& unit = units_[static_cast<std::size_t>(index)];
+    unit.shard = round_up((unit.length + shards_ - 1) / shards_, kAlignment);
+    unit.padded = unit.shard * shards_;
+    for (int block : unit.blocks) block_units_[static_cast<std::size_t>(block)].push_back(index);
+  }
+}
+
+int ParamLayout::find(const std::string& name) const {
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    if (parameters_[index].spec.name == name) return static_cast<int>(index);
+  }
+  return -1;
+}
+
+std::vector<ParameterRun> ParamLayout::runs(int unit_index, std::int64_t begin,
+                                            std::int64_t count) const {
+  std::vector<ParameterRun> result;
+  for (int index : unit(unit_index).parameters) {
+    const LayoutParameter& p = parameter(index);
+    const std::int64_t first = std::max(begin, p.offset);
+    const std::int64_t last = std::min(begin + count, p.offset + p.numel());
+    if (first < last) result.push_back({index, first - p.offset, last - first, first - begin});
+  }
+  return result;
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> ParamLayout::gaps(int unit_index) const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> result;
+  std::int64_t covered = 0;
+  for (int index : unit(unit_index).parameters) {
+    const LayoutParameter& p = parameter(index);
+    if (covered < p.offset) result.emplace_back(covered, p.offset);
+    covered = p.offset + p.numel();
+  }
+  if (covered < unit(unit_index).padded) result.emplace_back(covered, unit(unit_index).padded);
+  return result;
+}
+
+std::int64_t ParamLayout::numel() const {
+  std::int64_t total = 0;
+  for (const Unit& unit : units_) total += unit.numel;
+  return total;
+}
+
+std::int64_t ParamLayout::padded() const {
+  std::int64_t total = 0;
+  for (const Unit& unit : units_) total += unit.padded;
+  return total;
+}
+
+}  // namespace zero3d

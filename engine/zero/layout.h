@@ -1,0 +1,114 @@
+// Where every parameter lies: flat units (what is acquired together), the offsets inside them, and
+// each rank's shard. A pure function of the declared parameters and the number of shards; names,
+// shapes and this map are all a checkpoint needs.
+//
+// A unit holds the parameters of one block that share tie, frozen, persistence and optimizer group.
+// Each parameter starts at a multiple of kAlignment elements, and shards are equal multiples of it:
+// a block of the gradient norm never crosses a boundary, so no knob that moves boundaries can
+// change a result. Gaps and the tail are padding, always zero.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zero3d/engine/module.h"
+
+namespace zero3d {
+
+struct LayoutOptions {
+  int shards = 1;            ///< Ranks a unit is cut over.
+  bool persistence = false;  ///< Keep small parameters whole on every rank.
+  std::int64_t param_persistence_threshold =
+      0;  ///< Parameters of at most this many elements persist, ...
+  std::int64_t model_persistence_threshold = INT64_MAX;  ///< ... while their sum stays within this.
+  /// The optimizer group of a parameter; all in group 0 when empty.
+  std::function<int(const ParameterSpec&)> group_of;
+};
+
+struct LayoutParameter {
+  ParameterSpec spec;
+  int unit = 0;
+  std::int64_t offset = 0;  ///< Of its first element in the unit.
+  int group = 0;
+  bool persistent = false;
+  std::vector<int> blocks;  ///< Blocks that use it, ascending; more than one: tied.
+
+  std::int64_t numel() const { return spec.shape.numel(); }
+};
+
+struct Unit {
+  std::string name;
+  std::vector<int> parameters;  ///< In order of offset.
+  std::vector<int> blocks;      ///< Blocks that use it, ascending.
+  std::int64_t numel = 0;       ///< Elements of its parameters.
+  std::int64_t length = 0;      ///< With the gaps between them.
+  std::int64_t shard = 0;       ///< Elements of one rank's shard, a multiple of kAlignment.
+  std::int64_t padded = 0;      ///< shard * shards.
+  int group = 0;
+  bool frozen = false;
+  bool persistent = false;
+};
+
+/// Elements [first, first + count) of a parameter lie at `offset` of a range of its unit.
+struct ParameterRun {
+  int parameter = 0;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t offset = 0;
+};
+
+class ParamLayout {
+ public:
+  static constexpr std::int64_t kAlignment = 1024;  ///< Elements; the block of the gradient norm.
+  static constexpr std::int64_t kMaxUnitElements =
+      1ll << 26;  ///< Above this a unit is split between parameters.
+
+  /// `blocks[b]` are block b's declared parameters. Throws Error(kInvalid) when two blocks declare
+  /// one name differently.
+  ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks, const LayoutOptions& options);
+
+  int shards() const { return shards_; }
+  const std::vector<LayoutParameter>& parameters() const { return parameters_; }
+  const std::vector<Unit>& units() const { return units_; }
+  int block_count() const { return static_cast<int>(block_parameters_.size()); }
+  int unit_count() const { return static_cast<int>(units_.size()); }
+  const Unit& unit(int index) const { return units_[static_cast<std::size_t>(index)]; }
+  const LayoutParameter& parameter(int index) const {
+    return parameters_[static_cast<std::size_t>(index)];
+  }
+  /// Indices into parameters() in the order the block declared them.
+  const std::vector<int>& block_parameters(int block) const {
+    return block_parameters_[static_cast<std::size_t>(block)];
+  }
+  /// The units that hold them, each once, ascending.
+  const std::vector<int>& block_units(int block) const {
+    return block_units_[static_cast<std::size_t>(block)];
+  }
+  /// The index of a named parameter, -1 when there is none.
+  int find(const std::string& name) const;
+
+  /// What elements [begin, begin + count) of a padded unit hold, in order; padding is in no run.
+  /// Offsets count from `begin`.
+  std::vector<ParameterRun> runs(int unit, std::int64_t begin, std::int64_t count) const;
+  /// Ranges [begin, end) of the padded unit that no parameter covers.
+  std::vector<std::pair<std::int64_t, std::int64_t>> gaps(int unit) const;
+
+  std::int64_t numel() const;   ///< Of all parameters, each counted once.
+  std::int64_t padded() const;  ///< Of all units with padding.
+
+ private:
+  void declare(const std::vector<std::vector<ParameterSpec>>& blocks, const LayoutOptions& options);
+  void choose_persistent(const LayoutOptions& options);
+  void form_units();
+
+  int shards_;
+  std::vector<LayoutParameter> parameters_;
+  std::vector<Unit> units_;
+  std::vector<std::vector<int>> block_parameters_;
+  std::vector<std::vector<int>> block_units_;
+};
+
+}  // namespace zero3d

@@ -1,0 +1,220 @@
+#include "zero3d/engine/zero/parameter_store.h"
+
+#include <algorithm>
+
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/device/parallel.h"
+
+namespace zero3d {
+namespace {
+
+constexpr std::int64_t kLoadChunk = 1 << 16;  // elements read or drawn by one task
+
+}  // namespace
+
+ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+                               const ParameterStoreOptions& options, Stream& compute,
+                               Stream& gather)
+    : device_(device),
+      layout_(layout),
+      groups_(groups),
+      options_(options),
+      compute_(compute),
+      gather_(gather),
+      units_(layout.units().size()),
+      placed_(layout.units().size()) {
+  for (int index = 0; index < layout.unit_count(); ++index) {
+    const Unit& unit = layout.unit(index);
+    UnitState& s = state(index);
+    const bool persistent = options.shard_parameters && unit.persistent && layout.shards() > 1;
+    if (!gathers(index))
+      s.whole = Tensor(device.memory(), options.dtype, Shape{unit.padded}, "parameters");
+    if (gathers(index) || persistent)
+      s.shard = Tensor(device.memory(), options.dtype, Shape{unit.shard}, "parameters");
+    if (gathers(index) && groups.secondary) {
+      s.secondary = Tensor(device.memory(), options.dtype,
+                           Shape{unit.padded / groups.secondary->size()}, "parameters");
+    }
+  }
+}
+
+View ParameterStore::shard(int unit) {
+  UnitState& s = state(unit);
+  if (s.shard.defined()) return s.shard.view();
+  const std::int64_t elements = layout_.unit(unit).shard;
+  return s.whole.view().flat(groups_.gather->rank() * elements, elements);
+}
+
+View ParameterStore::whole_view(int unit) {
+  return gathers(unit) ? state(unit).gathered : state(unit).whole.view();
+}
+
+void ParameterStore::load(const ParameterSource& source) {
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    const View target = shard(unit);
+    const std::int64_t begin = groups_.gather->rank() * layout_.unit(unit).shard;
+    device_.fill_zero(compute_, target);
+    for (const ParameterRun& run : layout_.runs(unit, begin, layout_.unit(unit).shard)) {
+      const View piece = target.flat(run.offset, run.count);
+      const ParameterSpec& spec = layout_.parameter(run.parameter).spec;
+      compute_.launch("load " + spec.name, {writes(piece)}, [&source, &spec, run, piece] {
+        parallel_for(run.count, kLoadChunk, [&](std::int64_t first, std::int64_t last) {
+          source.read(spec, run.first + first, piece.flat(first, last - first));
+        });
+      });
+    }
+    publish(unit);
+  }
+  compute_.synchronize();
+  gather_.synchronize();
+}
+
+void ParameterStore::set_plans(FetchPlan training, FetchPlan forward_only) {
+  const std::int64_t elements = std::max(training.arena_elements, forward_only.arena_elements);
+  training_plan_ = std::move(training);
+  forward_plan_ = std::move(forward_only);
+  arena_ = FencedArena(device_, options_.dtype, elements, "gathered parameters");
+}
+
+void ParameterStore::begin_pass(bool forward_only) {
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    if (state(unit).live) give_up(unit);
+  }
+  std::erase_if(retired_, [](const auto& entry) { return entry.second.done(); });
+  forward_only_ = forward_only;
+  follows_plan_ = options_.shard_parameters && !plan().issues.empty();
+  next_position_ = 0;
+}
+
+std::vector<ConstView> ParameterStore::acquire(int position) {
+  if (follows_plan_ && position != next_position_) depart_from_plan(position);
+  next_position_ = position + 1;
+  if (follows_plan_) {
+    for (int index : plan().issues[static_cast<std::size_t>(position)]) {
+      const FetchPlan::Gather& gather = plan().gathers[static_cast<std::size_t>(index)];
+      const std::int64_t elements = layout_.unit(gather.unit).padded;
+      placed_[static_cast<std::size_t>(gather.unit)] = {gather.offset, elements};
+      issue_gather(gather.unit, arena_.acquire(gather_, gather.offset, elements));
+    }
+  }
+  const int block = block_at(position, layout_.block_count());
+  for (int unit : layout_.block_units(block)) {
+    if (gathers(unit) && !state(unit).live) gather_on_demand(unit);
+    if (state(unit).ready.recorded()) compute_.wait(state(unit).ready);
+  }
+  std::vector<ConstView> views;
+  for (int index : layout_.block_parameters(block)) {
+    const LayoutParameter& parameter = layout_.parameter(index);
+    views.push_back(whole_view(parameter.unit)
+                        .flat(parameter.offset, parameter.numel())
+                        .reshaped(parameter.spec.shape));
+  }
+  return views;
+}
+
+void ParameterStore::release(int position) {
+  if (follows_plan_) {
+    for (int index : plan().releases[static_cast<std::size_t>(position)]) {
+      give_up(plan().gathers[static_cast<std::size_t>(index)].unit);
+    }
+    return;
+  }
+  for (int unit : layout_.block_units(block_at(position, layout_.block_count()))) {
+    if (state(unit).live) give_up(unit);
+  }
+}
+
+void ParameterStore::depart_from_plan(int position) {
+  follows_plan_ = false;
+  if (warned_departure_) return;
+  warned_departure_ = true;
+  log_warning(concat("block ", block_at(position, layout_.block_count()),
+                     " was acquired out of the planned order: its parameters, and those after it "
+                     "in this pass, are gathered on "
+                     "demand, without prefetch. Acquire blocks forward in order, then backward in "
+                     "reverse order."));
+}
+
+void ParameterStore::issue_gather(int unit, const View& target) {
+  UnitState& s = state(unit);
+  s.gathered = target;
+  s.live = true;
+  if (s.updated.recorded()) gather_.wait(s.updated);
+  if (s.secondary_valid) {
+    const GatherSegment segment{s.secondary.view(), target};
+    groups_.secondary->all_gather(gather_, {&segment, 1});
+  } else {
+    const GatherSegment segment{s.shard.view(), target};
+    groups_.gather->all_gather(gather_, {&segment, 1});
+    if (s.secondary.defined()) {
+      const std::int64_t piece = s.secondary.numel();
+      device_.copy(gather_, s.secondary.view(),
+                   target.flat(groups_.secondary->rank() * piece, piece));
+      s.secondary_valid = true;
+    }
+  }
+  gather_.record(s.ready);
+}
+
+void ParameterStore::gather_on_demand(int unit) {
+  UnitState& s = state(unit);
+  s.on_demand = Tensor(device_.memory(), options_.dtype, Shape{layout_.unit(unit).padded},
+                       "gathered parameters");
+  Event memory_free;  // its bytes may have been an activation that compute work enqueued earlier
+                      // still uses
+  compute_.record(memory_free);
+  gather_.wait(memory_free);
+  issue_gather(unit, s.on_demand.view());
+}
+
+void ParameterStore::give_up(int unit) {
+  UnitState& s = state(unit);
+  Event last_use;
+  compute_.record(last_use);
+  if (s.on_demand.defined()) {
+    retired_.emplace_back(std::move(s.on_demand), last_use);
+  } else {
+    const auto& [offset, elements] = placed_[static_cast<std::size_t>(unit)];
+    arena_.release(offset, elements, last_use);
+  }
+  s.gathered = View();
+  s.live = false;
+}
+
+void ParameterStore::publish(int unit) {
+  UnitState& s = state(unit);
+  compute_.record(s.updated);
+  if (!s.whole.defined() || layout_.shards() == 1) return;
+  gather_.wait(s.updated);
+  const GatherSegment segment{shard(unit), s.whole.view()};
+  groups_.gather->all_gather(gather_, {&segment, 1});
+  gather_.record(s.ready);
+}
+
+void ParameterStore::end_step() {
+  for (UnitState& s : units_) s.secondary_valid = false;
+}
+
+void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
+  compute_.synchronize();
+  gather_.synchronize();
+  if (!gathers(unit)) return use(device_.host_write(state(unit).whole.view()));
+  const std::int64_t elements = layout_.unit(unit).padded;
+  Tensor whole(device_.memory(), options_.dtype, Shape{elements}, "gathered parameters");
+  const GatherSegment segment{state(unit).shard.view(), whole.view()};
+  groups_.gather->all_gather(gather_, {&segment, 1});
+  gather_.synchronize();
+  use(device_.host_write(whole.view()));
+}
+
+void ParameterStore::store_whole(int unit, const ConstView& whole) {
+  const std::int64_t elements = layout_.unit(unit).shard;
+  device_.copy(compute_, shard(unit), whole.flat(groups_.gather->rank() * elements, elements));
+  publish(unit);
+  state(unit).secondary_valid = false;
+  compute_.synchronize();
+  gather_.synchronize();
+}
+
+}  // namespace zero3d

@@ -1,0 +1,109 @@
+// The parameters of one rank: shards, whole copies, and the gathers between them on a stream of
+// their own. It follows a FetchPlan as long as blocks come in the planned order, and gathers on
+// demand, with one warning, when they do not. Used from one host thread; hands out views for work
+// on the compute stream.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "zero3d/device/device.h"
+#include "zero3d/engine/parameter_source.h"
+#include "zero3d/engine/zero/fenced_arena.h"
+#include "zero3d/engine/zero/fetch_plan.h"
+#include "zero3d/engine/zero/groups.h"
+#include "zero3d/engine/zero/layout.h"
+
+namespace zero3d {
+
+struct ParameterStoreOptions {
+  DType dtype = DType::f32;
+  bool shard_parameters = false;  ///< Stage 3: only shards live between uses.
+};
+
+class ParameterStore {
+ public:
+  /// Everything referred to must outlive the store. Allocates shards and whole copies.
+  ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+                 const ParameterStoreOptions& options, Stream& compute, Stream& gather);
+
+  /// Fills this rank's shards from `source`, then the whole copies. Collective; blocks the host.
+  void load(const ParameterSource& source);
+
+  /// Sets the plans of training passes and forward-only passes and allocates the arena they share.
+  void set_plans(FetchPlan training, FetchPlan forward_only);
+  void begin_pass(bool forward_only);
+  /// Views of block `block`'s parameters in declared order, whole, for compute work of this
+  /// position of the pass.
+  std::vector<ConstView> acquire(int position);
+  /// The compute work of `position` is enqueued: what the plan releases there may be overwritten
+  /// after it.
+  void release(int position);
+
+  /// This rank's shard of a unit, in the store's dtype: what the optimizer updates or writes its
+  /// copy to.
+  View shard(int unit);
+  /// The compute stream has work enqueued that wrote shard(unit): brings the whole copy, if one is
+  /// kept, up to date.
+  void publish(int unit);
+  /// All shards are updated: secondary copies are stale.
+  void end_step();
+
+  /// The whole padded unit on every rank for the host to read; collective, host-blocking. For
+  /// exports and scoped access, never within a step.
+  void with_whole(int unit, const std::function<void(View whole)>& use);
+  /// Every rank gives the same `whole` (host memory): its shard and kept copies become that.
+  /// Collective, host-blocking.
+  void store_whole(int unit, const ConstView& whole);
+
+  bool keeps_whole(int unit) const { return !gathers(unit); }
+  DType dtype() const { return options_.dtype; }
+  /// Which shard of every unit this rank owns.
+  int shard_rank() const { return groups_.gather->rank(); }
+
+ private:
+  struct UnitState {
+    Tensor whole;      ///< Kept whole copy (padded), or undefined.
+    Tensor shard;      ///< Own shard when no whole copy is kept, or a persistent unit's source.
+    Tensor secondary;  ///< hpZ: own piece of the secondary copy.
+    bool secondary_valid = false;
+    View gathered;  ///< In the arena or on demand while acquired.
+    Tensor on_demand;
+    bool live = false;
+    Event ready;    ///< The gather that filled `whole` or `gathered`.
+    Event updated;  ///< The last write of the shard by the compute stream.
+  };
+  bool gathers(int unit) const {
+    return options_.shard_parameters && layout_.shards() > 1 && !layout_.unit(unit).persistent;
+  }
+  UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  View whole_view(int unit);
+  void issue_gather(int unit, const View& target);
+  void gather_on_demand(int unit);
+  void give_up(int unit);
+  void depart_from_plan(int position);
+  const FetchPlan& plan() const { return forward_only_ ? forward_plan_ : training_plan_; }
+
+  Device& device_;
+  const ParamLayout& layout_;
+  ZeroGroups& groups_;
+  ParameterStoreOptions options_;
+  Stream& compute_;
+  Stream& gather_;
+  std::vector<UnitState> units_;
+  FetchPlan training_plan_;
+  FetchPlan forward_plan_;
+  FencedArena arena_;
+  std::vector<std::pair<std::int64_t, std::int64_t>>
+      placed_;  ///< Per unit: its range of the arena while live by plan.
+  bool forward_only_ = false;
+  bool follows_plan_ = false;
+  bool warned_departure_ = false;
+  int next_position_ = 0;
+  std::vector<std::pair<Tensor, Event>>
+      retired_;  ///< On-demand memory still in use by the compute stream.
+};
+
+}  // namespace zero3d

@@ -1,0 +1,122 @@
+#include "zero3d/engine/zero/step_report.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "zero3d/kernels/elementwise.h"
+
+namespace zero3d {
+
+struct StepReporter::Part {
+  ExactSum squares;
+  double loss = 0;
+  std::int32_t bad_parameter = -1;
+  std::int32_t bad_is_nan = 0;
+};
+
+StepReporter::StepReporter(Device& device, const ParamLayout& layout, ZeroGroups& groups)
+    : device_(device), layout_(layout), groups_(groups) {
+  std::int64_t blocks = 0;
+  for (int unit = 0; unit < layout.unit_count(); ++unit) {
+    if (layout.unit(unit).frozen) continue;
+    units_.push_back(unit);
+    blocks += layout.unit(unit).shard / kernels::kNormBlock;
+  }
+  const auto bytes = static_cast<std::int64_t>(sizeof(Part));
+  block_sums_ = Tensor(device.memory(), DType::f64, Shape{blocks}, "norm workspace");
+  losses_ = Tensor(device.memory(), DType::f64, Shape{1}, "norm workspace");
+  mine_ = Tensor(device.memory(), DType::u8, Shape{bytes}, "norm workspace");
+  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * groups.data_parallel->size()},
+                "norm workspace");
+}
+
+std::int64_t StepReporter::exchange_bytes(int data_parallel_ranks) {
+  return static_cast<std::int64_t>(
+      sizeof(double) + sizeof(Part) * static_cast<std::size_t>(1 + data_parallel_ranks));
+}
+
+void StepReporter::add_loss(Stream& stream, const ConstView& loss) {
+  const bool first = !losses_started_;
+  losses_started_ = true;
+  const View sum = losses_.view();
+  stream.launch("add loss", {reads(loss), writes(sum)}, [loss, sum, first] {
+    const float* pair = loss.as<float>();
+    const double mean =
+        pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+    *sum.as<double>() = first ? mean : *sum.as<double>() + mean;
+  });
+}
+
+/// The first unit's first parameter whose block sum is not finite. Parameters start at block
+/// boundaries, so blocks name them.
+void StepReporter::find_non_finite(const double* sums, Part& part) const {
+  std::int64_t block = 0;
+  for (int unit : units_) {
+    const std::int64_t shard = layout_.unit(unit).shard;
+    for (const ParameterRun& run : layout_.runs(unit, groups_.shard->rank() * shard, shard)) {
+      const std::int64_t first = block + run.offset / kernels::kNormBlock;
+      const std::int64_t last =
+          block + (run.offset + run.count + kernels::kNormBlock - 1) / kernels::kNormBlock;
+      for (std::int64_t i = first; i < last; ++i) {
+        if (std::isfinite(sums[i])) continue;
+        part.bad_parameter = run.parameter;
+        part.bad_is_nan = std::isnan(sums[i]) ? 1 : 0;
+        return;
+      }
+    }
+    block += shard / kernels::kNormBlock;
+  }
+}
+
+StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int micro_batches) {
+  std::int64_t first = 0;
+  for (int unit : units_) {
+    const std::int64_t blocks = layout_.unit(unit).shard / kernels::kNormBlock;
+    kernels::square_sums(stream, reducer.reduced(unit), block_sums_.view().flat(first, blocks));
+    first += blocks;
+  }
+  const View sums = block_sums_.view();
+  const View losses = losses_.view();
+  const View mine = mine_.view();
+  const bool owner = groups_.replica->rank() == 0;
+  const bool has_loss = losses_started_;
+  stream.launch("norm of this rank", {reads(sums), reads(losses), writes(mine)},
+                [this, sums, losses, mine, owner, has_loss] {
+                  Part part;
+                  const double* values = sums.as<double>();
+                  for (std::int64_t i = 0; owner && i < sums.numel(); ++i)
+                    part.squares.add(values[i]);
+                  if (!part.squares.finite()) find_non_finite(values, part);
+                  part.loss = has_loss ? *losses.as<double>() : 0;
+                  std::memcpy(mine.data(), &part, sizeof part);
+                });
+  const GatherSegment segment{mine_.view(), all_.view()};
+  groups_.data_parallel->all_gather(stream, {&segment, 1});
+  Event done;
+  stream.record(done);
+  done.wait();
+  losses_started_ = false;
+
+  const ConstView all = device_.host_read(all_.view());
+  StepReport report;
+  ExactSum squares;
+  for (int rank = 0; rank < groups_.data_parallel->size(); ++rank) {
+    Part part;
+    std::memcpy(&part, all.data() + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
+    squares.add(part.squares);
+    report.loss += part.loss;
+    if (part.bad_parameter >= 0 &&
+        (report.bad_parameter < 0 || part.bad_parameter < report.bad_parameter)) {
+      report.bad_parameter = part.bad_parameter;
+      report.bad_rank = rank;
+      report.bad_is_nan = part.bad_is_nan != 0;
+    }
+  }
+  report.loss /= static_cast<double>(groups_.data_parallel->size()) * micro_batches;
+  report.finite = squares.finite();
+  report.gradient_norm = std::sqrt(squares.value());
+  return report;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,61 @@
+// What the ranks tell each other once a step: the squared gradient norm, the first parameter with a
+// non-finite gradient, the loss. The one place where the host waits within a step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zero3d/core/exact_sum.h"
+#include "zero3d/device/device.h"
+#include "zero3d/engine/zero/gradient_reducer.h"
+#include "zero3d/engine/zero/groups.h"
+#include "zero3d/engine/zero/layout.h"
+
+namespace zero3d {
+
+struct StepReport {
+  double gradient_norm = 0;  ///< Of the averaged gradients as they are: still times the loss scale.
+                             ///< inf or NaN if any element is.
+  double loss = 0;  ///< Mean over micro-batches and data-parallel ranks of each micro-batch's mean.
+  bool finite = true;       ///< Every gradient element is.
+  int bad_parameter = -1;   ///< Index into the layout of the first that is not.
+  int bad_rank = -1;        ///< A data-parallel rank whose shard holds it.
+  bool bad_is_nan = false;  ///< NaN rather than inf.
+};
+
+/// Collects this rank's part on streams and exchanges it. The norm is summed over owners: each
+/// element of a unit is counted by the one rank that owns its shard (the first replica's). Squares
+/// are added in fp64 by blocks of 1,024 and those exactly (ExactSum), so the norm is the same bits
+/// however units are cut.
+class StepReporter {
+ public:
+  StepReporter(Device& device, const ParamLayout& layout, ZeroGroups& groups);
+
+  /// Device bytes of the exchange itself, beside the block sums.
+  static std::int64_t exchange_bytes(int data_parallel_ranks);
+
+  /// Enqueues on `stream`: adds this micro-batch's mean loss, loss[0] / loss[1] (0 when no token
+  /// counted).
+  void add_loss(Stream& stream, const ConstView& loss);
+  /// Enqueues the block sums of all reduced gradients and the exchange, then waits for the result.
+  /// Resets for the next step.
+  StepReport exchange(Stream& stream, GradientReducer& reducer, int micro_batches);
+
+ private:
+  struct Part;
+  void find_non_finite(const double* sums, Part& part) const;
+
+  Device& device_;
+  const ParamLayout& layout_;
+  ZeroGroups& groups_;
+  std::vector<int> units_;  ///< Trainable, in order.
+  Tensor block_sums_;       ///< f64, one per 1,024 elements of the shards.
+  Tensor losses_;           ///< f64 [1]: this rank's sum of mean losses.
+  Tensor mine_;             ///< Part, as bytes.
+  Tensor all_;              ///< Parts of all data-parallel ranks.
+  bool losses_started_ = false;
+};
+
+}  // namespace zero3d
