@@ -7,16 +7,6 @@
 namespace zero3d::kernels {
 namespace {
 
-std::size_t offset_of(const ConstColumns& columns) {
-  return static_cast<std::size_t>(columns.begin) * size_of(columns.matrix.dtype());
-}
-cpu::ConstRows rows_of(const ConstColumns& columns) {
-  return {columns.matrix.data() + offset_of(columns), columns.stride()};
-}
-cpu::Rows rows_of(const Columns& columns) {
-  return {columns.matrix.data() + offset_of(columns), columns.stride()};
-}
-
 cpu::SwigluArgs swiglu_args(const char* what, const ConstView& y, const ConstColumns& gate,
                             const ConstColumns& up) {
   require_float(what, "y", y);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "zero3d/core/view.h"
+#include "zero3d/kernels/cpu/rows.h"
 #include "zero3d/kernels/dispatch.h"
 
 namespace zero3d::kernels {
@@ -44,6 +45,18 @@ inline void require_columns(const char* what, const char* name, const ConstColum
                        name_of(dtype), " matrix of ", rows, " rows, but it is columns ",
                        columns.begin, " to ", columns.begin + columns.count, " and ",
                        describe("its matrix", matrix)));
+}
+
+/// What a back end gets of columns.
+inline cpu::ConstRows rows_of(const ConstColumns& columns) {
+  return {columns.matrix.data() +
+              static_cast<std::size_t>(columns.begin) * size_of(columns.matrix.dtype()),
+          columns.stride()};
+}
+inline cpu::Rows rows_of(const Columns& columns) {
+  return {columns.matrix.data() +
+              static_cast<std::size_t>(columns.begin) * size_of(columns.matrix.dtype()),
+          columns.stride()};
 }
 
 }  // namespace zero3d::kernels

@@ -60,14 +60,7 @@ void gelu_chunk(const cpu::GeluArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-template <typename T>
-HWY_INLINE const T* row_of(const cpu::ConstRows& rows, std::int64_t row) {
-  return static_cast<const T*>(rows.data) + row * rows.stride;
-}
-template <typename T>
-HWY_INLINE T* row_of(const cpu::Rows& rows, std::int64_t row) {
-  return static_cast<T*>(rows.data) + row * rows.stride;
-}
+using cpu::row_of;
 
 void swiglu_forward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {

@@ -6,6 +6,7 @@
 
 #include "zero3d/core/dtype.h"
 #include "zero3d/core/random.h"
+#include "zero3d/kernels/cpu/rows.h"
 
 namespace zero3d::kernels::cpu {
 
@@ -18,17 +19,6 @@ struct GeluArgs {
   void* out = nullptr;
 };
 void gelu(const GeluArgs& args);
-
-/// A matrix of which a kernel sees some columns: the address of its first element and the elements
-/// between rows.
-struct Rows {
-  void* data = nullptr;
-  std::int64_t stride = 0;
-};
-struct ConstRows {
-  const void* data = nullptr;
-  std::int64_t stride = 0;
-};
 
 /// `y` is written by forward; dy read, and dgate and dup written, by backward.
 struct SwigluArgs {

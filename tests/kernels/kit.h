@@ -146,8 +146,9 @@ inline void expect_close(const Values& got, const Values& want, DType dtype, dou
   std::size_t at = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double allowed = ulps * precision_of(dtype) * std::abs(want[i]) + floor;
-    const double excess = std::abs(got[i] - want[i]) / allowed;
-    if (!(excess <= worst)) {
+    double excess = std::abs(got[i] - want[i]) / allowed;
+    if (std::isnan(excess)) excess = HUGE_VAL;
+    if (excess > worst) {
       worst = excess;
       at = i;
     }
