@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/formats/json_events.h"
 #include "zero3d/formats/problem_list.h"
 
 namespace zero3d {
@@ -37,41 +37,7 @@ const DTypeInfo* find_dtype(std::string_view name) {
   return found == kDTypes.end() ? nullptr : &*found;
 }
 
-/// Receives a JSON document as events and refuses what the format has no place for. No tree is
-/// built, so neither depth nor size of a hostile text costs more than the text itself.
-class EventReader : public nlohmann::json_sax<nlohmann::json> {
- public:
-  bool null() override { return refuse("null"); }
-  bool boolean(bool) override { return refuse("a boolean"); }
-  bool number_integer(number_integer_t) override { return refuse("a negative number"); }
-  bool number_unsigned(number_unsigned_t) override { return refuse("a number"); }
-  bool number_float(number_float_t, const string_t&) override {
-    return refuse("a number that is no 64-bit integer");
-  }
-  bool string(string_t&) override { return refuse("a string"); }
-  bool binary(binary_t&) override { return refuse("binary"); }
-  bool start_object(std::size_t) override { return refuse("an object"); }
-  bool start_array(std::size_t) override { return refuse("an array"); }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::json::exception&) override {
-    return fail(concat("is no valid JSON at byte ", position));
-  }
-  const std::string& failure() const { return failure_; }
-
- protected:
-  bool fail(std::string what) {
-    if (failure_.empty()) failure_ = std::move(what);
-    return false;
-  }
-  bool refuse(std::string_view found) { return fail(concat("has ", found, " at ", where())); }
-  virtual std::string where() const = 0;
-
- private:
-  std::string failure_;
-};
-
-class HeaderReader final : public EventReader {
+class HeaderReader final : public JsonEvents {
  public:
   explicit HeaderReader(ProblemList& problems) : problems_(problems) {}
 
@@ -249,71 +215,6 @@ void check_names(const std::vector<SafetensorsEntry>& tensors, ProblemList& prob
   }
 }
 
-/// Events of model.safetensors.index.json: {"metadata": {...}, "weight_map": {name: file}}.
-class IndexReader final : public EventReader {
- public:
-  explicit IndexReader(ProblemList& problems) : problems_(problems) {}
-
-  bool null() override { return in_map() ? refuse("null") : true; }
-  bool boolean(bool) override { return in_map() ? refuse("a boolean") : true; }
-  bool number_integer(number_integer_t) override { return in_map() ? refuse("a number") : true; }
-  bool number_unsigned(number_unsigned_t) override { return in_map() ? refuse("a number") : true; }
-  bool number_float(number_float_t, const string_t&) override {
-    return in_map() ? refuse("a number") : true;
-  }
-  bool start_object(std::size_t) override {
-    if (in_map() && depth_ >= 2) return refuse("an object");
-    return ++depth_ <= kDeepest || fail("is nested too deeply");
-  }
-  bool end_object() override { return --depth_, true; }
-  bool start_array(std::size_t) override {
-    if (in_map() || depth_ == 0) return refuse("an array");
-    return ++depth_ <= kDeepest || fail("is nested too deeply");
-  }
-  bool end_array() override { return --depth_, true; }
-  bool key(string_t& name) override {
-    if (depth_ == 1) {
-      section_ = name;
-      if (in_map() && std::exchange(seen_map, true)) return fail("has weight_map twice");
-    } else {
-      tensor_ = name;
-    }
-    return true;
-  }
-  bool string(string_t& file) override {
-    if (!in_map()) return depth_ > 0 || refuse("a string");
-    if (depth_ != 2) return refuse("a string");
-    if (!files.emplace(tensor_, file).second) {
-      problems_.add(concat("tensor ", printable(tensor_), " is listed twice"));
-    }
-    return true;
-  }
-
-  std::map<std::string, std::string> files;
-  bool seen_map = false;
-
- protected:
-  std::string where() const override {
-    return depth_ == 0 ? "the top level" : concat(printable(section_), ", ", printable(tensor_));
-  }
-
- private:
-  static constexpr int kDeepest = 16;
-  bool in_map() const { return depth_ > 0 && section_ == "weight_map"; }
-
-  ProblemList& problems_;
-  std::string section_;
-  std::string tensor_;
-  int depth_ = 0;
-};
-
-bool is_plain_file_name(std::string_view name) {
-  static constexpr std::string_view kSuffix = ".safetensors";
-  return name.size() > kSuffix.size() && name.size() <= 255 &&
-         name.substr(name.size() - kSuffix.size()) == kSuffix && name[0] != '.' &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
-}
-
 }  // namespace
 
 std::string_view safetensors_name(DType dtype) {
@@ -346,26 +247,6 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
     entry.end += data_offset;
   }
   return {std::move(reader.tensors), std::move(reader.metadata)};
-}
-
-std::map<std::string, std::string> parse_safetensors_index(const std::string& path,
-                                                           std::string_view text) {
-  ProblemList problems;
-  IndexReader reader(problems);
-  if (!nlohmann::json::sax_parse(text, &reader)) {
-    throw IoError(path, 0, concat("damaged index: it ", reader.failure()));
-  }
-  if (!reader.seen_map) problems.add("it has no weight_map");
-  std::map<std::string, std::size_t> refused;
-  for (const auto& [tensor, file] : reader.files) {
-    if (!is_plain_file_name(file)) ++refused[file];
-  }
-  for (const auto& [file, count] : refused) {
-    problems.add(concat("file name ", printable(file), " (of ", count,
-                        " tensors): expected the plain name of a .safetensors file in the folder"));
-  }
-  problems.throw_if_any(path, "damaged index");
-  return std::move(reader.files);
 }
 
 }  // namespace zero3d
