@@ -6,7 +6,7 @@
 
 namespace zero3d::kernels {
 
-/// dst = round(src); equal numel, any two float dtypes.
+/// dst = round(src); equal numel, any two of f32, bf16 and f16.
 void convert(Stream& stream, const ConstView& src, const View& dst);
 /// dst = round(dst + src), computed in fp32; dtypes may differ.
 void add(Stream& stream, const ConstView& src, const View& dst);

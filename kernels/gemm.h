@@ -16,10 +16,10 @@ struct Gemm {
   Transpose trans_a = Transpose::no;
   ConstView b;  ///< Stored [K, N], or [N, K] when trans_b is yes.
   Transpose trans_b = Transpose::no;
-  View c;          ///< [M, N]; written, never read, unless `accumulate`.
-  ConstView bias;  ///< [N], added to each row; undefined for none.
-  ConstView
-      residual;  ///< [M, N], added after the bias (before the one rounding); undefined for none.
+  View c;              ///< [M, N]; written, never read, unless `accumulate`.
+  ConstView bias;      ///< [N], added to each row; undefined for none.
+  ConstView residual;  ///< [M, N], added after the bias (before the one rounding); undefined for
+                       ///< none. May be c itself.
   bool accumulate = false;  ///< C += product (one add after the product's sum, in fp32).
   const char* what = "gemm";
 };

@@ -1,0 +1,176 @@
+// Elementwise passes on the CPU, by blocks that depend on the number of elements alone; and the
+// squares of the gradient norm, in one tree whatever the vector length.
+#include "zero3d/kernels/elementwise.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "zero3d/device/parallel.h"
+#include "zero3d/kernels/cpu/simd_targets.h"
+#include "zero3d/kernels/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "zero3d/kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zero3d::kernels {
+namespace HWY_NAMESPACE {
+
+void convert_run(const void* from, DType from_dtype, std::int64_t count, void* to, DType to_dtype) {
+  with_type(from_dtype, [&](auto from_tag) HWY_ATTR {
+    with_type(to_dtype, [&](auto to_tag) HWY_ATTR {
+      const auto* source = static_cast<const decltype(from_tag)*>(from);
+      auto* target = static_cast<decltype(to_tag)*>(to);
+      for_lanes(count, [&](std::int64_t i, auto lanes)
+                           HWY_ATTR { store(load(source + i, lanes), target + i, lanes); });
+    });
+  });
+}
+
+void add_run(const void* from, DType from_dtype, std::int64_t count, void* to, DType to_dtype) {
+  with_type(from_dtype, [&](auto from_tag) HWY_ATTR {
+    with_type(to_dtype, [&](auto to_tag) HWY_ATTR {
+      const auto* source = static_cast<const decltype(from_tag)*>(from);
+      auto* target = static_cast<decltype(to_tag)*>(to);
+      for_lanes(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        store(hn::Add(load(target + i, lanes), load(source + i, lanes)), target + i, lanes);
+      });
+    });
+  });
+}
+
+void scale_run(void* x, DType dtype, std::int64_t count, float factor) {
+  const Vec32 by = set(factor);
+  with_type(dtype, [&](auto tag) HWY_ATTR {
+    auto* at = static_cast<decltype(tag)*>(x);
+    for_lanes(count, [&](std::int64_t i, auto lanes)
+                         HWY_ATTR { store(hn::Mul(load(at + i, lanes), by), at + i, lanes); });
+  });
+}
+
+/// Element j goes to partial sum j % 8, and the eight are added as a binary tree. A square of fp32
+/// is exact in fp64, so that a fused multiply-add rounds as a multiply and an add do.
+double square_sum(const float* x, std::int64_t count) {
+  constexpr std::int64_t kSums = 8;
+  const hn::CappedTag<double, kSums> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  constexpr std::int64_t kStep = hn::MaxLanes(d);
+  constexpr int kVectors = kSums / kStep;
+  hn::Vec<decltype(d)> sums[kVectors];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  const auto add_eight = [&](const float* from) HWY_ATTR {
+    for (int v = 0; v < kVectors; ++v) {
+      const auto value = hn::PromoteTo(d, hn::LoadU(narrow, from + v * kStep));
+      sums[v] = hn::MulAdd(value, value, sums[v]);
+    }
+  };
+  std::int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) add_eight(x + i);
+  if (i < count) {
+    float padded[kSums] = {};
+    std::copy(x + i, x + count, padded);
+    add_eight(padded);
+  }
+  double s[kSums];
+  for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[v], d, s + v * kStep);
+  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+double square_sum_block(const void* x, DType dtype, std::int64_t begin, std::int64_t count) {
+  double sum = 0;
+  with_type(dtype, [&](auto tag) HWY_ATTR {
+    const auto* from = static_cast<const decltype(tag)*>(x) + begin;
+    if constexpr (std::is_same_v<decltype(tag), float>) {
+      sum = square_sum(from, count);
+    } else {
+      float wide[kNormBlock];
+      for_lanes(count, [&](std::int64_t i, auto lanes)
+                           HWY_ATTR { store(load(from + i, lanes), wide + i, lanes); });
+      sum = square_sum(wide, count);
+    }
+  });
+  return sum;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace zero3d::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace zero3d::kernels {
+namespace {
+
+HWY_EXPORT(convert_run);
+HWY_EXPORT(add_run);
+HWY_EXPORT(scale_run);
+HWY_EXPORT(square_sum_block);
+
+constexpr std::int64_t kRun = 32768;      // elements of one task
+constexpr std::int64_t kNormBlocks = 32;  // blocks of one task
+
+template <typename Byte>
+Byte* at(Byte* data, DType dtype, std::int64_t element) {
+  return data + static_cast<std::size_t>(element) * size_of(dtype);
+}
+
+}  // namespace
+
+void convert(Stream& stream, const ConstView& src, const View& dst) {
+  require_float("convert", "src", src);
+  require_float("convert", "dst", dst);
+  require_same_numel("convert", "src", src, "dst", dst);
+  dispatch(stream, "convert", {reads(src), writes(dst)}, [src, dst] {
+    parallel_for(src.numel(), kRun, [&](std::int64_t begin, std::int64_t end) {
+      HWY_DYNAMIC_DISPATCH(convert_run)
+      (at(src.data(), src.dtype(), begin), src.dtype(), end - begin,
+       at(dst.data(), dst.dtype(), begin), dst.dtype());
+    });
+  });
+}
+
+void add(Stream& stream, const ConstView& src, const View& dst) {
+  require_float("add", "src", src);
+  require_float("add", "dst", dst);
+  require_same_numel("add", "src", src, "dst", dst);
+  dispatch(stream, "add", {reads(src), writes(dst)}, [src, dst] {
+    parallel_for(src.numel(), kRun, [&](std::int64_t begin, std::int64_t end) {
+      HWY_DYNAMIC_DISPATCH(add_run)
+      (at(src.data(), src.dtype(), begin), src.dtype(), end - begin,
+       at(dst.data(), dst.dtype(), begin), dst.dtype());
+    });
+  });
+}
+
+void scale(Stream& stream, const View& x, float factor) {
+  require_float("scale", "x", x);
+  dispatch(stream, "scale", {writes(x)}, [x, factor] {
+    parallel_for(x.numel(), kRun, [&](std::int64_t begin, std::int64_t end) {
+      HWY_DYNAMIC_DISPATCH(scale_run)
+      (at(x.data(), x.dtype(), begin), x.dtype(), end - begin, factor);
+    });
+  });
+}
+
+void square_sums(Stream& stream, const ConstView& x, const View& sums) {
+  require_float("square_sums", "x", x);
+  const std::int64_t count = x.numel(), blocks = (count + kNormBlock - 1) / kNormBlock;
+  require(sums.defined() && sums.dtype() == DType::f64 && sums.numel() == blocks, "square_sums",
+          "expected sums to be fp64 [", blocks, "], one per ", kNormBlock, " elements, but ",
+          describe("x", x), " and ", describe("sums", sums));
+  dispatch(stream, "square_sums", {reads(x), writes(sums)}, [x, count, blocks, sums] {
+    double* out = sums.as<double>();
+    parallel_for(blocks, kNormBlocks, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block) {
+        const std::int64_t first = block * kNormBlock;
+        out[block] = HWY_DYNAMIC_DISPATCH(square_sum_block)(x.data(), x.dtype(), first,
+                                                            std::min(kNormBlock, count - first));
+      }
+    });
+  });
+}
+
+}  // namespace zero3d::kernels
+#endif  // HWY_ONCE
