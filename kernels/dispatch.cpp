@@ -22,20 +22,23 @@ std::string describe(const char* name, const ConstView& view) {
 
 void require_float(const char* what, const char* name, const ConstView& view) {
   const DType dtype = view.dtype();
-  require(view.defined() && (dtype == DType::f32 || is_16bit(dtype)), what,
-          "expected a view of fp32, bf16 or fp16, but ", describe(name, view));
+  if (view.defined() && (dtype == DType::f32 || is_16bit(dtype))) return;
+  throw_invalid(
+      concat(what, ": expected a view of fp32, bf16 or fp16, but ", describe(name, view)));
 }
 
 void require_same_numel(const char* what, const char* name_a, const ConstView& a,
                         const char* name_b, const ConstView& b) {
-  require(a.numel() == b.numel(), what, "expected equal numbers of elements, but ",
-          describe(name_a, a), " and ", describe(name_b, b));
+  if (a.numel() == b.numel()) return;
+  throw_invalid(concat(what, ": expected equal numbers of elements, but ", describe(name_a, a),
+                       " and ", describe(name_b, b)));
 }
 
 void require_same_dtype(const char* what, const char* name_a, const ConstView& a,
                         const char* name_b, const ConstView& b) {
-  require(a.dtype() == b.dtype(), what, "expected one dtype, but ", describe(name_a, a), " and ",
-          describe(name_b, b));
+  if (a.dtype() == b.dtype()) return;
+  throw_invalid(concat(what, ": expected one dtype, but ", describe(name_a, a), " and ",
+                       describe(name_b, b)));
 }
 
 }  // namespace zero3d::kernels

@@ -24,7 +24,8 @@ inline void dispatch(Stream& stream, const char* what, std::initializer_list<Acc
            std::move(cpu));
 }
 
-/// Throws Error(kInvalid) "what: <message parts>" unless `condition`. State expected and found.
+/// Throws Error(kInvalid) "what: <message parts>" unless `condition`. State expected and found. The
+/// parts are evaluated in any case: write out the `if` where one of them is costly (describe).
 template <typename... Parts>
 void require(bool condition, const char* what, const Parts&... parts) {
   if (!condition) throw_invalid(concat(what, ": ", parts...));

@@ -1,13 +1,13 @@
 // Elementwise passes on the CPU, by blocks that depend on the number of elements alone; and the
 // squares of the gradient norm, in one tree whatever the vector length.
-#include "zero3d/kernels/elementwise.h"
+#include "zero3d/kernels/cpu/elementwise.h"
 
 #include <algorithm>
 #include <type_traits>
 
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
-#include "zero3d/kernels/dispatch.h"
+#include "zero3d/kernels/elementwise.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/elementwise.cpp"
@@ -111,64 +111,43 @@ HWY_EXPORT(square_sum_block);
 constexpr std::int64_t kRun = 32768;      // elements of one task
 constexpr std::int64_t kNormBlocks = 32;  // blocks of one task
 
-template <typename Byte>
-Byte* at(Byte* data, DType dtype, std::int64_t element) {
-  return data + static_cast<std::size_t>(element) * size_of(dtype);
+template <typename Pointer>
+Pointer at(Pointer data, DType dtype, std::int64_t element) {
+  using Byte = std::conditional_t<std::is_same_v<Pointer, void*>, std::byte, const std::byte>;
+  return static_cast<Byte*>(data) + static_cast<std::size_t>(element) * size_of(dtype);
 }
 
 }  // namespace
 
-void convert(Stream& stream, const ConstView& src, const View& dst) {
-  require_float("convert", "src", src);
-  require_float("convert", "dst", dst);
-  require_same_numel("convert", "src", src, "dst", dst);
-  dispatch(stream, "convert", {reads(src), writes(dst)}, [src, dst] {
-    parallel_for(src.numel(), kRun, [&](std::int64_t begin, std::int64_t end) {
-      HWY_DYNAMIC_DISPATCH(convert_run)
-      (at(src.data(), src.dtype(), begin), src.dtype(), end - begin,
-       at(dst.data(), dst.dtype(), begin), dst.dtype());
-    });
+void cpu::convert(const void* from, DType from_dtype, std::int64_t count, void* to,
+                  DType to_dtype) {
+  parallel_for(count, kRun, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(convert_run)
+    (at(from, from_dtype, begin), from_dtype, end - begin, at(to, to_dtype, begin), to_dtype);
   });
 }
 
-void add(Stream& stream, const ConstView& src, const View& dst) {
-  require_float("add", "src", src);
-  require_float("add", "dst", dst);
-  require_same_numel("add", "src", src, "dst", dst);
-  dispatch(stream, "add", {reads(src), writes(dst)}, [src, dst] {
-    parallel_for(src.numel(), kRun, [&](std::int64_t begin, std::int64_t end) {
-      HWY_DYNAMIC_DISPATCH(add_run)
-      (at(src.data(), src.dtype(), begin), src.dtype(), end - begin,
-       at(dst.data(), dst.dtype(), begin), dst.dtype());
-    });
+void cpu::add(const void* from, DType from_dtype, std::int64_t count, void* to, DType to_dtype) {
+  parallel_for(count, kRun, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(add_run)
+    (at(from, from_dtype, begin), from_dtype, end - begin, at(to, to_dtype, begin), to_dtype);
   });
 }
 
-void scale(Stream& stream, const View& x, float factor) {
-  require_float("scale", "x", x);
-  dispatch(stream, "scale", {writes(x)}, [x, factor] {
-    parallel_for(x.numel(), kRun, [&](std::int64_t begin, std::int64_t end) {
-      HWY_DYNAMIC_DISPATCH(scale_run)
-      (at(x.data(), x.dtype(), begin), x.dtype(), end - begin, factor);
-    });
+void cpu::scale(void* x, DType dtype, std::int64_t count, float factor) {
+  parallel_for(count, kRun, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scale_run)(at(x, dtype, begin), dtype, end - begin, factor);
   });
 }
 
-void square_sums(Stream& stream, const ConstView& x, const View& sums) {
-  require_float("square_sums", "x", x);
-  const std::int64_t count = x.numel(), blocks = (count + kNormBlock - 1) / kNormBlock;
-  require(sums.defined() && sums.dtype() == DType::f64 && sums.numel() == blocks, "square_sums",
-          "expected sums to be fp64 [", blocks, "], one per ", kNormBlock, " elements, but ",
-          describe("x", x), " and ", describe("sums", sums));
-  dispatch(stream, "square_sums", {reads(x), writes(sums)}, [x, count, blocks, sums] {
-    double* out = sums.as<double>();
-    parallel_for(blocks, kNormBlocks, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block) {
-        const std::int64_t first = block * kNormBlock;
-        out[block] = HWY_DYNAMIC_DISPATCH(square_sum_block)(x.data(), x.dtype(), first,
-                                                            std::min(kNormBlock, count - first));
-      }
-    });
+void cpu::square_sums(const void* x, DType dtype, std::int64_t count, double* sums) {
+  const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
+  parallel_for(blocks, kNormBlocks, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t first = block * kNormBlock;
+      sums[block] = HWY_DYNAMIC_DISPATCH(square_sum_block)(x, dtype, first,
+                                                           std::min(kNormBlock, count - first));
+    }
   });
 }
 
