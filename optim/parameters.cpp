@@ -116,9 +116,15 @@ std::pair<double, double> ParameterReader::pair(std::string_view key,
   return {(*list)[0], (*list)[1]};
 }
 
+std::vector<std::string> ParameterReader::unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : map_)
+    if (!known_.count(key)) keys.push_back(key);
+  return keys;
+}
+
 void ParameterReader::finish(std::string_view owner) const {
-  for (const auto& [key, value] : map_) {
-    if (known_.count(key)) continue;
+  for (const std::string& key : unread()) {
     const std::vector<std::string_view> names(known_.begin(), known_.end());
     const std::string nearest = nearest_name(key, names.data(), names.size());
     fail(key, concat(owner, " has no such parameter",

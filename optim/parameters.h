@@ -45,6 +45,8 @@ class ParameterReader {
   /// Marks a key as known without reading it.
   void ignore(std::string_view key);
 
+  /// Keys of the map that nothing has read or ignored so far.
+  std::vector<std::string> unread() const;
   /// Throws ConfigError naming the first key that nothing read, with the nearest known one.
   void finish(std::string_view owner) const;
   [[noreturn]] void fail(std::string_view key, const std::string& message) const;

@@ -1,0 +1,26 @@
+#include "zero3d/optim/adagrad.h"
+
+#include "zero3d/core/text.h"
+#include "zero3d/optim/check.h"
+#include "zero3d/optim/launch.h"
+
+namespace zero3d {
+
+std::string Adagrad::description() const {
+  return concat("Adagrad: classic weight decay (L2, added to the gradient)",
+                options_.lr_decay != 0 ? concat(", lr decay ", options_.lr_decay) : "",
+                ", CPU loop ", name_of(isa_));
+}
+
+void Adagrad::update(Stream& stream, const GroupSettings& group, const StepContext& context,
+                     std::span<const UpdateSlice> slices) const {
+  check_settings("Adagrad", group, context);
+  const double lr = group.lr / (1 + static_cast<double>(context.step - 1) * options_.lr_decay);
+  const simd::AdagradConstants constants = {.factor = context.gradient_factor,
+                                            .lr = static_cast<float>(lr),
+                                            .eps = static_cast<float>(group.eps),
+                                            .weight_decay = static_cast<float>(group.weight_decay)};
+  launch_rule(stream, "adagrad", {.states = 1}, slices, {}, simd::kernels(isa_).adagrad, constants);
+}
+
+}  // namespace zero3d

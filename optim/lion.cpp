@@ -1,0 +1,27 @@
+#include "zero3d/optim/lion.h"
+
+#include "zero3d/core/text.h"
+#include "zero3d/optim/check.h"
+#include "zero3d/optim/launch.h"
+
+namespace zero3d {
+
+std::string Lion::description() const {
+  return concat("Lion: decoupled weight decay, sign of zero is positive, CPU loop ", name_of(isa_));
+}
+
+void Lion::update(Stream& stream, const GroupSettings& group, const StepContext& context,
+                  std::span<const UpdateSlice> slices) const {
+  check_settings("Lion", group, context);
+  check_fraction("Lion", "beta1", group.beta1);
+  check_fraction("Lion", "beta2", group.beta2);
+  const simd::LionConstants constants = {
+      .factor = context.gradient_factor,
+      .one_minus_beta1 = static_cast<float>(1 - group.beta1),
+      .one_minus_beta2 = static_cast<float>(1 - group.beta2),
+      .lr = static_cast<float>(group.lr),
+      .decay = static_cast<float>(group.lr * group.weight_decay)};
+  launch_rule(stream, "lion", {.states = 1}, slices, {}, simd::kernels(isa_).lion, constants);
+}
+
+}  // namespace zero3d

@@ -1,0 +1,36 @@
+#include "zero3d/optim/sgd.h"
+
+#include "zero3d/core/text.h"
+#include "zero3d/optim/check.h"
+#include "zero3d/optim/launch.h"
+
+namespace zero3d {
+
+std::vector<StateSpec> Sgd::states() const {
+  if (!options_.has_momentum) return {};
+  return {{"momentum_buffer"}};
+}
+
+std::string Sgd::description() const {
+  return concat("SGD: classic weight decay (L2, added to the gradient)",
+                options_.has_momentum ? ", momentum" : "", options_.nesterov ? " (Nesterov)" : "",
+                ", CPU loop ", name_of(isa_));
+}
+
+void Sgd::update(Stream& stream, const GroupSettings& group, const StepContext& context,
+                 std::span<const UpdateSlice> slices) const {
+  check_settings("SGD", group, context);
+  // The buffer starts as the first gradient, undampened; it is zero before.
+  const double take = context.step == 1 ? 1 : 1 - options_.dampening;
+  const simd::SgdConstants constants = {.factor = context.gradient_factor,
+                                        .lr = static_cast<float>(group.lr),
+                                        .weight_decay = static_cast<float>(group.weight_decay),
+                                        .momentum = static_cast<float>(group.momentum),
+                                        .take = static_cast<float>(take),
+                                        .nesterov = options_.nesterov};
+  const simd::KernelTable& table = simd::kernels(isa_);
+  launch_rule(stream, "sgd", {.states = states().size()}, slices, {},
+              options_.has_momentum ? table.sgd_momentum : table.sgd, constants);
+}
+
+}  // namespace zero3d
