@@ -1,0 +1,193 @@
+// The bytes blocks hold against what activation_bytes promised, and what happens to work and memory
+// when something is frozen or nothing is saved.
+#include <gtest/gtest.h>
+
+#include "zero3d/models/build.h"
+#include "zero3d/tests/models/vectors.h"
+#include "zero3d/tests/support/block_harness.h"
+
+namespace zero3d {
+namespace {
+
+std::int64_t bytes_of(const Values& values) {
+  std::int64_t bytes = 0;
+  for (const Tensor& value : values) bytes += static_cast<std::int64_t>(value.view().bytes());
+  return bytes;
+}
+
+std::vector<ModelConfig> configs() {
+  ModelConfig dropped = test::small_gpt2();
+  dropped.embedding_dropout = dropped.attention_dropout = dropped.residual_dropout = 0.1;
+  ModelConfig narrow_dropped = test::small_gpt2(3, 4, 2);
+  narrow_dropped.residual_dropout = 0.1;
+  ModelConfig wide_vocabulary = test::small_llama();
+  wide_vocabulary.vocab_size = 1000;
+  ModelConfig byte_vocabulary = test::small_gpt2();
+  byte_vocabulary.vocab_size = 2;
+  return {test::small_gpt2(),
+          dropped,
+          narrow_dropped,
+          test::small_gpt2(1, 32, 7),
+          byte_vocabulary,
+          test::small_llama(),
+          wide_vocabulary,
+          test::small_llama(1, 1, 2, 40, 3),
+          test::small_llama(8, 8, 16, 4, 100),
+          built_in_model_config("llama-tiny")};
+}
+
+/// Runs one micro-batch and holds every block to its promise.
+void check_bytes(const ModelConfig& config, std::int64_t batch, std::int64_t seq, DType dtype) {
+  SCOPED_TRACE(testing::Message() << architecture_name(config.family) << " hidden "
+                                  << config.hidden_size << " batch " << batch << " seq " << seq
+                                  << " " << name_of(dtype));
+  const auto module = build_model(config);
+  const auto& blocks = module->blocks();
+  test::HarnessOptions options;
+  options.dtype = dtype;
+  test::BlockHarness harness(*module, options);
+  harness.initialise(3);
+  harness.clear_gradients();
+  const auto current = [&] { return harness.memory().use().current; };
+  const auto peak = [&] { return harness.memory().use().peak; };
+
+  Values values;
+  values.push_back(
+      harness.upload(test::token_ids(batch * seq, config.vocab_size, 1), Shape{batch, seq}));
+  values.push_back(
+      harness.upload(test::token_ids(batch * seq, config.vocab_size, 2), Shape{batch, seq}));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto promised = blocks[i]->activation_bytes(batch, seq, dtype);
+    const std::int64_t below = current() - bytes_of(values);
+    harness.memory().reset_peak();
+    values = harness.forward(i, std::move(values));
+    EXPECT_EQ(peak() - below, promised.forward_peak) << blocks[i]->name();
+    EXPECT_EQ(bytes_of(harness.saved(i).tensors), promised.saved) << blocks[i]->name();
+    EXPECT_EQ(current() - below, promised.saved + bytes_of(values)) << blocks[i]->name();
+  }
+  values.clear();
+  Values gradients;
+  gradients.push_back(harness.upload(std::vector<float>{1.0f}, Shape{1}, DType::f32));
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    const auto promised = blocks[i]->activation_bytes(batch, seq, dtype);
+    const std::int64_t below = current() - bytes_of(gradients) - promised.saved;
+    harness.memory().reset_peak();
+    harness.options().wants_input_gradient = i > 0;
+    gradients = harness.backward_inputs(i, std::move(gradients));
+    harness.backward_weights(i);
+    EXPECT_EQ(peak() - below, promised.backward_peak) << blocks[i]->name();
+    EXPECT_EQ(current() - below, bytes_of(gradients))
+        << blocks[i]->name() << " leaves nothing behind";
+  }
+  gradients.clear();
+  EXPECT_EQ(current(), 0);
+}
+
+TEST(ActivationBytes, AreExact) {
+  for (const ModelConfig& config : configs())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const auto& [batch, seq] :
+           {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 7}, {3, 29}})
+        check_bytes(config, batch, seq, dtype);
+}
+
+TEST(Evaluation, SavesNothingAndGivesTheSameLogits) {
+  for (const ModelConfig& config : {test::small_gpt2(), test::small_llama()}) {
+    const auto module = build_model(config);
+    test::BlockHarness training(*module);
+    test::HarnessOptions options;
+    options.saves = false;
+    test::BlockHarness evaluation(*module, options);
+    training.initialise(3);
+    evaluation.initialise(3);
+    const auto tokens = test::token_ids(2 * 9, config.vocab_size, 1),
+               targets = test::token_ids(2 * 9, config.vocab_size, 2);
+    EXPECT_EQ(training.read(training.forward_model(tokens, targets, 2)[0]),
+              evaluation.read(evaluation.forward_model(tokens, targets, 2)[0]));
+    evaluation.synchronize();
+    EXPECT_EQ(evaluation.memory().use().current, 0);
+    EXPECT_LT(evaluation.memory().use().peak, training.memory().use().peak);
+    for (std::size_t i = 0; i < module->blocks().size(); ++i)
+      EXPECT_TRUE(evaluation.saved(i).tensors.empty());
+  }
+}
+
+/// Gradients with everything trained, to compare those that remain with.
+class Frozen : public testing::Test {
+ protected:
+  void check(const ModelConfig& config, const std::function<bool(const std::string&)>& frozen) {
+    const auto module = build_model(config);
+    const auto tokens = test::token_ids(2 * 5, config.vocab_size, 1),
+               targets = test::token_ids(2 * 5, config.vocab_size, 2);
+    test::BlockHarness all(*module);
+    all.initialise(3);
+    all.train(tokens, targets, 2);
+    test::HarnessOptions options;
+    options.frozen = frozen;
+    test::BlockHarness some(*module, options);
+    some.initialise(3);
+    some.train(tokens, targets, 2);
+    for (const std::string& name : all.parameter_names()) {
+      if (frozen(name)) continue;
+      EXPECT_EQ(some.gradient(name), all.gradient(name)) << name;
+    }
+    EXPECT_EQ(some.memory().use().current, 0);
+    EXPECT_LE(some.memory().use().peak, all.memory().use().peak);
+  }
+};
+
+TEST_F(Frozen, OneParameterAtATime) {
+  for (const ModelConfig& config :
+       {test::small_gpt2(2, 4, 8, 1), test::small_llama(2, 1, 4, 6, 8, 1)})
+    for (const ParameterSpec& spec : list_parameters(*build_model(config)))
+      check(config, [&](const std::string& name) { return name == spec.name; });
+}
+
+TEST_F(Frozen, AllButOneParameter) {
+  for (const ModelConfig& config :
+       {test::small_gpt2(2, 4, 8, 1), test::small_llama(2, 1, 4, 6, 8, 1)})
+    for (const ParameterSpec& spec : list_parameters(*build_model(config)))
+      check(config, [&](const std::string& name) { return name != spec.name; });
+}
+
+TEST_F(Frozen, EverythingBelowABlock) {
+  ModelConfig config = test::small_gpt2();
+  config.tied = false;
+  const auto module = build_model(config);
+  const auto tokens = test::token_ids(2 * 5, config.vocab_size, 1),
+             targets = test::token_ids(2 * 5, config.vocab_size, 2);
+  test::BlockHarness all(*module), upper(*module);
+  for (test::BlockHarness* harness : {&all, &upper}) harness->initialise(3);
+  all.train(tokens, targets, 2);
+
+  upper.clear_gradients();
+  upper.forward_model(tokens, targets, 2);
+  Values gradients;
+  gradients.push_back(upper.upload(std::vector<float>{1.0f}, Shape{1}, DType::f32));
+  for (const std::size_t block : {3u, 2u}) {
+    upper.options().wants_input_gradient = block != 2;
+    gradients = upper.backward_inputs(block, std::move(gradients));
+    upper.backward_weights(block);
+  }
+  EXPECT_FALSE(gradients[0].defined()) << "nothing below wants it";
+  for (const std::size_t block : {2u, 3u})
+    for (const ParameterSpec& spec : module->blocks()[block]->parameters())
+      EXPECT_EQ(upper.gradient(spec.name), all.gradient(spec.name)) << spec.name;
+}
+
+TEST(Sequence, LongerThanThePositionTableIsRefused) {
+  const auto module = build_model(test::small_gpt2());
+  test::BlockHarness harness(*module);
+  harness.initialise(1);
+  try {
+    harness.forward_model(test::token_ids(33, 61, 1), {}, 1);
+    FAIL() << "33 tokens on 32 positions";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(std::string(error.what()).find("33"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("n_positions"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace zero3d

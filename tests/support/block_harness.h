@@ -1,0 +1,239 @@
+// Runs the blocks of a module on one CPU device with plain buffers: what an engine does for one
+// rank without sharding, and no more, so that tests see a block's arithmetic and memory alone.
+// Gradients start as NaN: a block that does not write one is found out.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zero3d/device/device.h"
+#include "zero3d/engine/module.h"
+
+namespace zero3d::test {
+
+/// Memory of one stream: what is freed is handed out again at once, which is right in stream order.
+class StreamPool final : public MemoryResource {
+ public:
+  explicit StreamPool(MemoryResource& upstream) : upstream_(upstream) {}
+  ~StreamPool() override {
+    for (auto& [bytes, data] : free_) upstream_.deallocate(data, bytes, "pool");
+  }
+  void* allocate(std::size_t bytes, const char*) override {
+    if (const auto it = free_.find(bytes); it != free_.end()) {
+      void* data = it->second;
+      free_.erase(it);
+      return data;
+    }
+    return upstream_.allocate(bytes, "pool");
+  }
+  void deallocate(void* data, std::size_t bytes, const char*) noexcept override {
+    free_.emplace(bytes, data);
+  }
+
+ private:
+  MemoryResource& upstream_;
+  std::multimap<std::size_t, void*> free_;
+};
+
+struct HarnessOptions {
+  int threads = 1;
+  DType dtype = DType::f32;
+  bool training = true;
+  bool saves = true;
+  bool wants_input_gradient = true;  ///< Of blocks other than the first.
+  bool weights_last = false;         ///< All backward_weights after all backward_inputs.
+  RandomKey random;
+  std::function<bool(const std::string& parameter)> frozen;
+};
+
+class BlockHarness {
+ public:
+  explicit BlockHarness(const Module& module, HarnessOptions options = {})
+      : options_(std::move(options)), blocks_(module.blocks()) {
+    CpuDeviceOptions device;
+    device.threads = options_.threads;
+    device_ = make_cpu_device(device);
+    stream_ = device_->create_stream("compute");
+    pool_ = std::make_unique<StreamPool>(device_->memory());
+    memory_ = std::make_unique<TrackingResource>(*pool_, "blocks under test");
+    for (const auto& block : blocks_) {
+      specs_.push_back(block->parameters());
+      for (const ParameterSpec& spec : specs_.back()) declare(spec);
+    }
+  }
+  ~BlockHarness() {
+    try {
+      stream_->synchronize();
+    } catch (...) {  // the test has seen it
+    }
+  }
+
+  TrackingResource& memory() { return *memory_; }
+  void synchronize() { stream_->synchronize(); }
+  const HarnessOptions& options() const { return options_; }
+  HarnessOptions& options() { return options_; }
+
+  void initialise(std::uint64_t seed) {
+    std::set<std::string> done;
+    for (const auto& specs : specs_)
+      for (const ParameterSpec& spec : specs) {
+        if (!done.insert(spec.name).second) continue;
+        std::vector<float> values(static_cast<std::size_t>(spec.shape.numel()));
+        spec.initial(seed, 0, spec.shape.numel(), values.data());
+        set_parameter(spec.name, values);
+      }
+  }
+  void set_parameter(const std::string& name, const std::vector<float>& values) {
+    write(parameters_.at(name), values);
+  }
+  std::vector<float> parameter(const std::string& name) { return read(parameters_.at(name)); }
+  /// Of the last backward; empty for frozen parameters.
+  std::vector<float> gradient(const std::string& name) {
+    return gradients_.contains(name) ? read(gradients_.at(name)) : std::vector<float>();
+  }
+  std::vector<std::string> parameter_names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : parameters_) names.push_back(name);
+    return names;
+  }
+
+  Tensor upload(const std::vector<float>& values, const Shape& shape, DType dtype) {
+    Tensor tensor(*memory_, dtype, shape, "activations");
+    write(tensor, values);
+    return tensor;
+  }
+  Tensor upload(const std::vector<std::int32_t>& values, const Shape& shape) {
+    Tensor tensor(*memory_, DType::i32, shape, "activations");
+    stream_->synchronize();
+    const View host = device_->host_write(tensor.view());
+    std::memcpy(host.data(), values.data(), host.bytes());
+    return tensor;
+  }
+  std::vector<float> read(const Tensor& tensor) {
+    stream_->synchronize();
+    const ConstView host = device_->host_read(tensor.view());
+    std::vector<float> values(static_cast<std::size_t>(host.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (host.dtype() == DType::f32) values[i] = host.as<float>()[i];
+      if (host.dtype() == DType::bf16) values[i] = to_float(host.as<bf16>()[i]);
+      if (host.dtype() == DType::f16) values[i] = to_float(host.as<f16>()[i]);
+    }
+    return values;
+  }
+
+  Values forward(std::size_t block, Values inputs) {
+    saved_.resize(blocks_.size());
+    saved_[block] = {};
+    Context context(*this, block);
+    return blocks_[block]->forward(context, std::move(inputs), saved_[block]);
+  }
+  Values backward_inputs(std::size_t block, Values gradients) {
+    Context context(*this, block);
+    return blocks_[block]->backward_inputs(context, std::move(gradients), saved_[block]);
+  }
+  void backward_weights(std::size_t block) {
+    Context context(*this, block);
+    blocks_[block]->backward_weights(context, saved_[block]);
+    for (const ParameterSpec& spec : specs_[block]) written_.insert(spec.name);
+  }
+  Saved& saved(std::size_t block) { return saved_[block]; }
+
+  /// Forgets gradients, as the start of a micro-batch does.
+  void clear_gradients() {
+    written_.clear();
+    for (auto& [name, gradient] : gradients_)
+      write(gradient, std::vector<float>(static_cast<std::size_t>(gradient.numel()),
+                                         std::numeric_limits<float>::quiet_NaN()));
+  }
+
+  /// All blocks, forward. Targets may be empty: the last value is the logits then.
+  Values forward_model(const std::vector<std::int32_t>& tokens,
+                       const std::vector<std::int32_t>& targets, std::int64_t batch) {
+    const Shape shape{batch, static_cast<std::int64_t>(tokens.size()) / batch};
+    Values values;
+    values.push_back(upload(tokens, shape));
+    values.push_back(targets.empty() ? Tensor() : upload(targets, shape));
+    for (std::size_t block = 0; block < blocks_.size(); ++block)
+      values = forward(block, std::move(values));
+    return values;
+  }
+  /// Forward and backward of the mean loss; returns {sum, count}.
+  std::vector<float> train(const std::vector<std::int32_t>& tokens,
+                           const std::vector<std::int32_t>& targets, std::int64_t batch) {
+    clear_gradients();
+    const std::vector<float> loss = read(forward_model(tokens, targets, batch)[0]);
+    Values gradients;
+    gradients.push_back(upload(std::vector<float>{1.0f}, Shape{1}, DType::f32));
+    for (std::size_t block = blocks_.size(); block-- > 0;) {
+      gradients = backward_inputs(block, std::move(gradients));
+      if (!options_.weights_last) backward_weights(block);
+    }
+    if (options_.weights_last)
+      for (std::size_t block = blocks_.size(); block-- > 0;) backward_weights(block);
+    return loss;
+  }
+
+ private:
+  class Context final : public BlockContext {
+   public:
+    Context(BlockHarness& harness, std::size_t block) {
+      const HarnessOptions& options = harness.options_;
+      stream_ = harness.stream_.get();
+      memory_ = harness.memory_.get();
+      dtype_ = options.dtype;
+      training_ = options.training;
+      saves_ = options.saves;
+      wants_input_gradient_ = options.wants_input_gradient && block > 0;
+      random_ = options.random;
+      for (const ParameterSpec& spec : harness.specs_[block]) {
+        parameters_.push_back(harness.parameters_.at(spec.name));
+        const auto gradient = harness.gradients_.find(spec.name);
+        gradients_.push_back(gradient == harness.gradients_.end() ? View()
+                                                                  : gradient->second.view());
+        accumulate_.push_back(spec.adds_gradient && harness.written_.contains(spec.name));
+      }
+    }
+  };
+
+  void declare(const ParameterSpec& spec) {
+    if (parameters_.contains(spec.name)) return;
+    parameters_.try_emplace(spec.name,
+                            Tensor(device_->memory(), options_.dtype, spec.shape, "parameters"));
+    if (options_.frozen && options_.frozen(spec.name)) return;
+    gradients_.try_emplace(spec.name,
+                           Tensor(device_->memory(), options_.dtype, spec.shape, "gradients"));
+  }
+  void write(const Tensor& tensor, const std::vector<float>& values) {
+    ZERO3D_CHECK(static_cast<std::int64_t>(values.size()) == tensor.numel(),
+                 "harness: sizes differ");
+    stream_->synchronize();
+    const View host = device_->host_write(tensor.view());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (host.dtype() == DType::f32) host.as<float>()[i] = values[i];
+      if (host.dtype() == DType::bf16) host.as<bf16>()[i] = to_bf16(values[i]);
+      if (host.dtype() == DType::f16) host.as<f16>()[i] = to_f16(values[i]);
+    }
+  }
+
+  HarnessOptions options_;
+  const std::vector<std::unique_ptr<Block>>& blocks_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<StreamPool> pool_;
+  std::unique_ptr<TrackingResource> memory_;
+  std::vector<std::vector<ParameterSpec>> specs_;
+  std::map<std::string, Tensor> parameters_;
+  std::map<std::string, Tensor> gradients_;
+  std::set<std::string> written_;
+  std::vector<Saved> saved_;
+};
+
+}  // namespace zero3d::test
