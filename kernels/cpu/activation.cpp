@@ -24,7 +24,7 @@ constexpr float kLargestExponent = 87.0f;  // exp stays finite; sigmoid(-87) is 
 
 /// exp(-v), finite for every v; a NaN in v is lost, so results are multiplied by the argument.
 HWY_INLINE Vec32 bounded_exp_of_minus(Vec32 v) {
-  return hn::Exp(F32(), hn::Min(hn::Neg(v), set(kLargestExponent)));
+  return exp(hn::Min(hn::Neg(v), set(kLargestExponent)));
 }
 
 HWY_INLINE Vec32 gelu_of(Vec32 x) {

@@ -26,6 +26,7 @@ namespace zero3d::kernels::HWY_NAMESPACE {
 template <typename T>
 float log_sum_exp(const T* x, std::int64_t count) {
   constexpr std::int64_t kBlock = 2048;
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
   // The lowest finite number, not -inf: a row may begin with a block of -inf (a masked vocabulary).
   float max = std::numeric_limits<float>::lowest();
   float sum = 0;
@@ -33,16 +34,24 @@ float log_sum_exp(const T* x, std::int64_t count) {
     const T* block = x + begin;
     const std::int64_t size = HWY_MIN(kBlock, count - begin);
     Vec32 largest = set(max);
-    for_lanes(size, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      largest = hn::Max(keep_or(load(block + i, lanes), largest, lanes), largest);
+    Vec32 others[3] = {largest, largest, largest};
+    std::int64_t done = 0;
+    for (; done + 4 * kStep <= size; done += 4 * kStep) {
+      largest = hn::Max(load(block + done), largest);
+      for (int u = 0; u < 3; ++u)
+        others[u] = hn::Max(load(block + done + (u + 1) * kStep), others[u]);
+    }
+    for_lanes(size - done, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      largest = hn::Max(keep_or(load(block + done + i, lanes), largest, lanes), largest);
     });
+    largest = hn::Max(hn::Max(largest, others[0]), hn::Max(others[1], others[2]));
     const float new_max = max_of_lanes(largest);
     const Vec32 shift = set(new_max);
-    Vec32 part = set(0);
-    for_lanes(size, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      part = hn::Add(part, keep(exp(hn::Sub(load(block + i, lanes), shift)), lanes));
+    float part = 0;
+    sum_over<1>(size, &part, [&](std::int64_t i, auto lanes, Vec32* term) HWY_ATTR {
+      term[0] = keep(exp(hn::Sub(load(block + i, lanes), shift)), lanes);
     });
-    sum = sum * std::exp(max - new_max) + sum_of_lanes(part);
+    sum = sum * std::exp(max - new_max) + part;
     max = new_max;
   }
   return max + std::log(sum);

@@ -26,17 +26,17 @@ void layer_norm_row(const NormArgs& a, std::int64_t row) {
   const T* weight = static_cast<const T*>(a.weight);
   const T* bias = static_cast<const T*>(a.bias);
   T* y = static_cast<T*>(a.y) + row * a.width;
-  Vec32 sum = set(0);
-  for_lanes(a.width,
-            [&](std::int64_t i, auto lanes) HWY_ATTR { sum = hn::Add(sum, load(x + i, lanes)); });
-  const float mean = sum_of_lanes(sum) / static_cast<float>(a.width);
-  const Vec32 center = set(mean);
-  Vec32 squares = set(0);
-  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const Vec32 off = keep(hn::Sub(load(x + i, lanes), center), lanes);
-    squares = hn::MulAdd(off, off, squares);
+  float total = 0, squares = 0;
+  sum_over<1>(a.width, &total, [&](std::int64_t i, auto lanes, Vec32* term) HWY_ATTR {
+    term[0] = load(x + i, lanes);
   });
-  const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / static_cast<float>(a.width) + a.eps);
+  const float mean = total / static_cast<float>(a.width);
+  const Vec32 center = set(mean);
+  sum_over<1>(a.width, &squares, [&](std::int64_t i, auto lanes, Vec32* term) HWY_ATTR {
+    const Vec32 off = keep(hn::Sub(load(x + i, lanes), center), lanes);
+    term[0] = hn::Mul(off, off);
+  });
+  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.width) + a.eps);
   const Vec32 factor = set(rstd);
   for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
     const Vec32 normal = hn::Mul(hn::Sub(load(x + i, lanes), center), factor);
@@ -51,12 +51,12 @@ void rms_norm_row(const NormArgs& a, std::int64_t row) {
   const T* x = static_cast<const T*>(a.x) + row * a.width;
   const T* weight = static_cast<const T*>(a.weight);
   T* y = static_cast<T*>(a.y) + row * a.width;
-  Vec32 squares = set(0);
-  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+  float squares = 0;
+  sum_over<1>(a.width, &squares, [&](std::int64_t i, auto lanes, Vec32* term) HWY_ATTR {
     const Vec32 value = load(x + i, lanes);
-    squares = hn::MulAdd(value, value, squares);
+    term[0] = hn::Mul(value, value);
   });
-  const float rstd = 1.0f / std::sqrt(sum_of_lanes(squares) / static_cast<float>(a.width) + a.eps);
+  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.width) + a.eps);
   const Vec32 factor = set(rstd);
   for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
     const Vec32 normal = round_to<T>(hn::Mul(load(x + i, lanes), factor));
@@ -84,14 +84,13 @@ void norm_backward_row(const NormArgs& a, std::int64_t row) {
     const Vec32 product = hn::Mul(load(dy + i, lanes), load(weight + i, lanes));
     return kRms ? round_to<T>(product) : product;
   };
-  Vec32 sum = set(0), dot = set(0);
-  for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const Vec32 g = gradient_at(i, lanes);
-    if (!kRms) sum = hn::Add(sum, g);
-    dot = hn::MulAdd(g, normal_at(i, lanes), dot);
+  float sums[2] = {};  // of g and of g n
+  sum_over<2>(a.width, sums, [&](std::int64_t i, auto lanes, Vec32* terms) HWY_ATTR {
+    terms[0] = gradient_at(i, lanes);
+    terms[1] = hn::Mul(terms[0], normal_at(i, lanes));
   });
-  const Vec32 mean_g = set(kRms ? 0.0f : sum_of_lanes(sum) / static_cast<float>(a.width));
-  const Vec32 mean_gn = set(sum_of_lanes(dot) / static_cast<float>(a.width));
+  const Vec32 mean_g = set(kRms ? 0.0f : sums[0] / static_cast<float>(a.width));
+  const Vec32 mean_gn = set(sums[1] / static_cast<float>(a.width));
   for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
     Vec32 g = gradient_at(i, lanes);
     if (!kRms) g = hn::Sub(g, mean_g);

@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
 
-/// fill_words writes whole vectors: up to this many words past those asked for.
-inline constexpr std::size_t kWordSlack = 4 * (kLanes / 2 + 1);
+/// fill_words writes pairs of vectors: up to this many words past those asked for.
+inline constexpr std::size_t kWordSlack = 4 * (kLanes + 1);
 
 /// words[i] = key.word(sample, 4 * block + i) for i < 4 * blocks.
 #if HWY_TARGET == HWY_SCALAR
@@ -41,31 +41,46 @@ inline void fill_words(const RandomKey& key, std::uint64_t sample, std::uint64_t
   const auto m1 = hn::Set(d, std::uint64_t{0xCD9E8D57u});
   const auto seed_low = static_cast<std::uint32_t>(key.seed);
   const auto seed_high = static_cast<std::uint32_t>(key.seed >> 32);
+  using V = hn::Vec<decltype(d)>;
+  V round_keys[10][2];
+  std::uint32_t k0 = seed_low ^ (seed_high * 0x85EBCA6Bu);
+  std::uint32_t k1 = key.step;
+  for (auto& round_key : round_keys) {
+    round_key[0] = hn::Set(d, std::uint64_t{k0});
+    round_key[1] = hn::Set(d, std::uint64_t{k1});
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  const V sample_low = hn::Set(d, sample & 0xffffffffu), sample_high = hn::Set(d, sample >> 32);
+  const V layer = hn::Set(d, std::uint64_t{key.layer});
   const auto step = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t i = 0; i < blocks; i += step) {
-    // The block count fits 32 bits: word() keeps only the low half of element / 4.
-    auto c0 = hn::Iota(d, block + static_cast<std::uint64_t>(i));
-    auto c1 = hn::Set(d, sample & 0xffffffffu);
-    auto c2 = hn::Set(d, sample >> 32);
-    auto c3 = hn::Set(d, std::uint64_t{key.layer});
-    std::uint32_t k0 = seed_low ^ (seed_high * 0x85EBCA6Bu);
-    std::uint32_t k1 = key.step;
-    for (int round = 0; round < 10; ++round) {
-      const auto p0 = product(c0, m0);
-      const auto p1 = product(c2, m1);
-      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, std::uint64_t{k0}));
-      c1 = p1;
-      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3), hn::Set(d, std::uint64_t{k1}));
-      c3 = p0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
+  // Two vectors of counters at a time: the rounds of one wait for its multiplications.
+  for (std::int64_t i = 0; i < blocks; i += 2 * step) {
+    V c0[2], c1[2], c2[2], c3[2];
+    for (int u = 0; u < 2; ++u) {
+      // Carries above 32 bits are ignored, as word() keeps the low half of element / 4.
+      c0[u] = hn::Iota(d, block + static_cast<std::uint64_t>(i + u * step));
+      c1[u] = sample_low;
+      c2[u] = sample_high;
+      c3[u] = layer;
     }
-    const auto first = hn::Or(hn::And(c0, kLow), hn::ShiftLeft<32>(c1));
-    const auto second = hn::Or(hn::And(c2, kLow), hn::ShiftLeft<32>(c3));
-    hn::StoreInterleaved2(first, second, d, reinterpret_cast<std::uint64_t*>(words + 4 * i));
+    for (const auto& round_key : round_keys)
+      for (int u = 0; u < 2; ++u) {
+        const V p0 = product(c0[u], m0);
+        const V p1 = product(c2[u], m1);
+        c0[u] = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1[u]), round_key[0]);
+        c1[u] = p1;
+        c2[u] = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3[u]), round_key[1]);
+        c3[u] = p0;
+      }
+    for (int u = 0; u < 2; ++u) {
+      const V first = hn::Or(hn::And(c0[u], kLow), hn::ShiftLeft<32>(c1[u]));
+      const V second = hn::Or(hn::And(c2[u], kLow), hn::ShiftLeft<32>(c3[u]));
+      hn::StoreInterleaved2(first, second, d,
+                            reinterpret_cast<std::uint64_t*>(words + 4 * (i + u * step)));
+    }
   }
 }
-
 #endif
 
 /// All-ones in the lanes whose number to_uniform(word) is at least p.

@@ -14,7 +14,6 @@
 #define ZERO3D_KERNELS_CPU_SIMD_INL_H_
 #endif
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -151,8 +150,51 @@ HWY_INLINE Vec32 set(float value) { return hn::Set(F32(), value); }
 HWY_INLINE float sum_of_lanes(Vec32 value) { return hn::GetLane(hn::SumOfLanes(F32(), value)); }
 HWY_INLINE float max_of_lanes(Vec32 value) { return hn::GetLane(hn::MaxOfLanes(F32(), value)); }
 
-/// e^x for x <= 88, at most a few units in the last place off; NaN stays NaN.
-HWY_INLINE Vec32 exp(Vec32 x) { return hn::IfThenElse(hn::Eq(x, x), hn::Exp(F32(), x), x); }
+/// sums[s] = sum over i < count of what term(i, lanes, terms) leaves in terms[s] (zero in lanes
+/// that are not covered). Four running sums each: one would wait for the adder.
+template <int kSums, typename Term>
+HWY_INLINE void sum_over(std::int64_t count, float* sums, const Term& term) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  Vec32 running[4][kSums];
+  Vec32 terms[kSums];
+  for (int u = 0; u < 4; ++u)
+    for (int s = 0; s < kSums; ++s) running[u][s] = set(0);
+  std::int64_t i = 0;
+  for (; i + 4 * kStep <= count; i += 4 * kStep)
+    for (int u = 0; u < 4; ++u) {
+      term(i + u * kStep, AllLanes{}, terms);
+      for (int s = 0; s < kSums; ++s) running[u][s] = hn::Add(running[u][s], terms[s]);
+    }
+  for_lanes(count - i, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    term(i + j, lanes, terms);
+    for (int s = 0; s < kSums; ++s) running[0][s] = hn::Add(running[0][s], terms[s]);
+  });
+  for (int s = 0; s < kSums; ++s)
+    sums[s] = sum_of_lanes(
+        hn::Add(hn::Add(running[0][s], running[1][s]), hn::Add(running[2][s], running[3][s])));
+}
+
+/// e^x for x <= 88, below 1.5 units in the last place off; 0 below -87.3, where the result would be
+/// subnormal; NaN stays NaN.
+HWY_INLINE Vec32 exp(Vec32 x) {
+  // x = n ln 2 + r. Adding 1.5 * 2^23 rounds to an integer; 127 more make the sum's low bits the
+  // exponent field of 2^n.
+  const Vec32 magic = set(12582912.0f + 127.0f);
+  const Vec32 shifted = hn::MulAdd(x, set(1.44269504f), magic);
+  const Vec32 n = hn::Sub(shifted, magic);
+  const Vec32 power = hn::BitCast(F32(), hn::ShiftLeft<23>(hn::BitCast(U32(), shifted)));
+  // ln 2 in two parts, n times the first being exact.
+  const Vec32 r = hn::NegMulAdd(n, set(-2.12194440e-4f), hn::NegMulAdd(n, set(0.693359375f), x));
+  // Minimax over |r| <= ln 2 / 2 with the first two coefficients exact.
+  Vec32 p = set(1.381453988e-3f);
+  p = hn::MulAdd(p, r, set(8.368745127e-3f));
+  p = hn::MulAdd(p, r, set(4.166839079e-2f));
+  p = hn::MulAdd(p, r, set(1.666652040e-1f));
+  p = hn::MulAdd(p, r, set(4.999999343e-1f));
+  p = hn::MulAdd(p, r, set(1.0f));
+  p = hn::MulAdd(p, r, set(1.0f));
+  return hn::IfThenZeroElse(hn::Lt(x, set(-87.3f)), hn::Mul(p, power));
+}
 
 /// body(T{}) with the T of `dtype`, one of f32, bf16, f16 (checked when the kernel was enqueued).
 template <typename Body>
