@@ -40,6 +40,7 @@ class OrderClock {
   /// Null when the clock knows nothing of the domain.
   const OrderCounts* find(const OrderDomain& domain) const;
   OrderCounts& counts(const std::shared_ptr<OrderDomain>& domain);
+  bool empty() const { return parts_.empty(); }
   /// The host has waited for this point: each device's host learns its device's part.
   void observe() const;
 

@@ -36,7 +36,11 @@ void StreamOrder::launch(const std::string& what, std::span<const Access> access
 }
 
 void StreamOrder::record(EventState& event) {
-  if (checker_ != nullptr) event.set_order(checker_->record(lane_));
+  if (checker_ != nullptr) {
+    event.set_order(checker_->record(lane_));
+  } else if (!carried_.empty()) {
+    event.set_order(carried_);
+  }
 }
 
 void StreamOrder::wait(const std::string& stream, const Event& event) {
@@ -46,7 +50,12 @@ void StreamOrder::wait(const std::string& stream, const Event& event) {
                        "' waits on an event that was never recorded; record it first, on the "
                        "stream whose work is to be waited for"));
   }
-  if (checker_ != nullptr) checker_->wait(lane_, event.state()->order());
+  const OrderClock& order = event.state()->order();
+  if (checker_ != nullptr) {
+    checker_->wait(lane_, order);
+  } else if (!order.empty()) {
+    carried_.join(order);
+  }
 }
 
 void StreamOrder::observe() {
@@ -77,6 +86,7 @@ QueuedStream::~QueuedStream() {
   filled_.notify_one();
   worker_.join();
   order_.observe();
+  runner_.log_unseen_error(name());
 }
 
 void QueuedStream::launch(std::string what, std::span<const Access> accesses,
@@ -147,7 +157,7 @@ void QueuedStream::execute(Task task) {
       runner_.await(task.event);
       break;
     case Step::record:
-      task.event->complete(runner_.error());
+      task.event->complete(runner_.hand_on_error());
       break;
   }
 }
@@ -156,6 +166,8 @@ InlineStream::InlineStream(Device& device, const std::string& name, const CpuStr
     : Stream(device, name),
       order_(name, options.checker),
       runner_(name, device.description(), options) {}
+
+InlineStream::~InlineStream() { runner_.log_unseen_error(name()); }
 
 void InlineStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
@@ -168,7 +180,7 @@ void InlineStream::record(Event& event) {
   EventState& state = event.begin_record();
   state.set_recorder(runner_.status());
   order_.record(state);
-  state.complete(runner_.error());
+  state.complete(runner_.hand_on_error());
 }
 
 void InlineStream::wait(const Event& event) {
@@ -178,7 +190,7 @@ void InlineStream::wait(const Event& event) {
 
 void InlineStream::synchronize() {
   order_.observe();
-  if (runner_.error() != nullptr) std::rethrow_exception(runner_.error());
+  if (runner_.error() != nullptr) std::rethrow_exception(runner_.hand_on_error());
 }
 
 }  // namespace zero3d

@@ -25,7 +25,8 @@ struct CpuStreamOptions {
   HazardChecker* checker = nullptr;  ///< Null: launches are not checked.
 };
 
-/// A stream's place in the order of its device's checker; does nothing without one.
+/// A stream's place in the order of its device's checker. Without one it checks nothing, and still
+/// passes on what events of checked devices say.
 class StreamOrder {
  public:
   StreamOrder(const std::string& stream, HazardChecker* checker);
@@ -42,6 +43,7 @@ class StreamOrder {
  private:
   HazardChecker* checker_;
   HazardChecker::Lane lane_;
+  OrderClock carried_;  ///< Without a checker.
 };
 
 /// What a stream is doing, for messages of those who wait for it; outlives the stream.
@@ -80,6 +82,10 @@ class TaskRunner {
   CpuArena& arena() { return arena_; }
   const std::shared_ptr<StreamStatus>& status() const { return status_; }
   const std::exception_ptr& error() const { return error_; }
+  /// The error for an event or a synchronise: from here on somebody else knows of it.
+  const std::exception_ptr& hand_on_error();
+  /// Logs an error that nobody was told of; when the stream ends.
+  void log_unseen_error(const std::string& stream) const;
 
  private:
   const std::string stream_;
@@ -89,6 +95,7 @@ class TaskRunner {
   CpuArena arena_;
   std::shared_ptr<StreamStatus> status_;
   std::exception_ptr error_;
+  bool error_seen_ = false;
 };
 
 class QueuedStream final : public Stream {
@@ -133,6 +140,7 @@ class QueuedStream final : public Stream {
 class InlineStream final : public Stream {
  public:
   InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options);
+  ~InlineStream() override;
 
   using Stream::launch;
   void launch(std::string what, std::span<const Access> accesses,

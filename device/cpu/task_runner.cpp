@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/device/cpu/cpu_stream.h"
@@ -71,6 +72,23 @@ void TaskRunner::run(const std::string& what, std::size_t bytes,
   status_->end_task();
 }
 
+const std::exception_ptr& TaskRunner::hand_on_error() {
+  error_seen_ = error_ != nullptr;
+  return error_;
+}
+
+void TaskRunner::log_unseen_error(const std::string& stream) const {
+  if (error_ == nullptr || error_seen_) return;
+  std::string text = "an exception that is no std::exception";
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+  }
+  log_error(concat("stream '", stream, "' ended with an error that nobody waited for: ", text));
+}
+
 void TaskRunner::await(const std::shared_ptr<EventState>& event) {
   // Waited for even after an error: whoever sees an event of this stream may rely on all work
   // before it being over, also when that ended badly.
@@ -83,7 +101,10 @@ void TaskRunner::await(const std::shared_ptr<EventState>& event) {
     }
     status_->set_awaited(nullptr);
   }
-  if (error_ == nullptr && event->done()) error_ = event->error();
+  if (error_ == nullptr && event->done()) {
+    error_ = event->error();
+    error_seen_ = error_ != nullptr;
+  }
 }
 
 }  // namespace zero3d

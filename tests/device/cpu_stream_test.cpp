@@ -32,6 +32,31 @@ TEST(CpuStream, RunsOnANamedThreadThatLogsItsRank) {
   EXPECT_NE(logged.find("[rank 5] hello"), std::string::npos) << logged;
 }
 
+TEST(CpuStream, AnErrorNobodyWaitedForIsLogged) {
+  for (const bool in_line : {false, true}) {
+    std::string logged;
+    set_log_sink([&](LogLevel, std::string_view line) { logged += line; });
+    CpuDeviceOptions options;
+    options.inline_streams = in_line;
+    const auto device = make_cpu_device(options);
+    {
+      const auto stream = device->create_stream("lost");
+      stream->launch("fails", {}, [] { throw_invalid("the cause"); });
+    }
+    EXPECT_NE(logged.find("'lost' ended with an error that nobody waited for: the cause"),
+              std::string::npos)
+        << logged;
+    logged.clear();
+    {
+      const auto stream = device->create_stream("seen");
+      stream->launch("fails", {}, [] { throw_invalid("the cause"); });
+      EXPECT_THROW(stream->synchronize(), Error);
+    }
+    EXPECT_EQ(logged, "");
+    set_log_sink({});
+  }
+}
+
 TEST(CpuStream, InlineTasksRunAtLaunchOnTheCallingThread) {
   CpuDeviceOptions options;
   options.inline_streams = true;

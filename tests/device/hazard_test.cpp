@@ -8,6 +8,7 @@
 #include "zero3d/core/random.h"
 #include "zero3d/device/device.h"
 #include "zero3d/device/event_state.h"
+#include "zero3d/device/hazard.h"
 
 namespace zero3d {
 namespace {
@@ -212,6 +213,60 @@ TEST_F(Hazard, OrderPassesThroughAnotherDeviceAndAnIoQueue) {
   a->record(used);
   declare("nvme write", reads(host), {used}).wait();
   write(*c, host);
+}
+
+TEST_F(Hazard, OrderPassesThroughAnUncheckedDevice) {
+  CpuDeviceOptions options;
+  options.check_hazards = false;
+  const auto unchecked = make_cpu_device(options);
+  const auto far = unchecked->create_stream("far");
+  write(*a, data);
+  order(*a, *far);
+  hazard([&] { read(*b, data); });
+  order(*far, *b);
+  read(*b, data);
+}
+
+TEST_F(Hazard, HistoryIsDroppedOnceTheHostHasSeenIt) {
+  HazardChecker checker("test");
+  HazardChecker::Lane lane = checker.add_lane("lane");
+  std::vector<std::byte> bytes(1 << 16);
+  std::size_t most = 0;
+  for (std::size_t step = 0; step < 200; ++step) {
+    for (std::size_t i = 0; i < 100; ++i) {
+      const Access access{bytes.data() + (step * 100 + i) * 3 % 65000, 2, true};
+      checker.launch(lane, "write", std::span<const Access>(&access, 1));
+    }
+    checker.record(lane).observe();
+    most = std::max(most, checker.ranges());
+  }
+  EXPECT_LE(most, 600u);
+}
+
+TEST_F(Hazard, RanksFeedTheirDevicesFromTheirOwnThreads) {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back([rank] {
+      CpuDeviceOptions options;
+      options.rank = rank;
+      options.check_hazards = true;
+      const auto own = make_cpu_device(options);
+      const auto compute = own->create_stream("compute");
+      const auto gather = own->create_stream("gather");
+      const Tensor unit(own->memory(), DType::f32, Shape{256}, "units");
+      for (int step = 0; step < 200; ++step) {
+        Event gathered, released;
+        own->fill_zero(*gather, unit);
+        gather->record(gathered);
+        compute->wait(gathered);
+        compute->launch("use", {reads(unit)}, [] {});
+        compute->record(released);
+        gather->wait(released);
+        if (step % 10 == 0) compute->synchronize();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST_F(Hazard, DeclaredWorkOnAReusedLaneIsNotTakenForOrdered) {
