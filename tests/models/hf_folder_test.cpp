@@ -11,6 +11,8 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/formats/safetensors.h"
+#include "zero3d/models/build.h"
+#include "zero3d/models/model_config.h"
 #include "zero3d/tests/support/temporary_folder.h"
 
 namespace zero3d {
@@ -39,18 +41,6 @@ View view_of(std::vector<float>& values) {
               Shape{static_cast<std::int64_t>(values.size())});
 }
 
-/// The parameters that a folder holds, as a model would declare them.
-std::vector<ParameterSpec> declared(const std::string& path) {
-  const SafetensorsFolder folder(path);
-  std::vector<ParameterSpec> parameters;
-  for (const auto& [name, tensor] : folder.tensors()) {
-    Shape shape;
-    for (const std::int64_t extent : tensor.entry->shape) shape.append(extent);
-    parameters.push_back(spec(name, shape));
-  }
-  return parameters;
-}
-
 std::vector<float> values_of(const ParameterSource& source, const ParameterSpec& parameter) {
   std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
   source.read(parameter, 0, view_of(values));
@@ -77,7 +67,7 @@ TEST(OpenFolder, ReadsSlicesOfRecordedModels) {
   for (const char* model : {"gpt2-odd", "gpt2-tiny", "gpt2-untied-4", "llama-mha-odd",
                             "llama-tied-rope3", "llama-tiny", "qwen2-tiny"}) {
     const std::string folder = std::string("tests/golden/models/") + model;
-    const auto parameters = declared(folder);
+    const auto parameters = list_parameters(*build_model(read_model_config(folder)));
     const auto source = open_folder(folder, parameters);
     const SafetensorsFile file(folder + "/model.safetensors");
     for (const ParameterSpec& parameter : parameters) {
