@@ -13,6 +13,7 @@
 namespace zero3d {
 
 struct HjsonProblem {
+  std::string path;  ///< Of the key: "zero_optimization.stage".
   TextPosition position;
   std::string message;  ///< What is wrong and what to write, without place or line.
 };
@@ -29,9 +30,9 @@ class HjsonError : public Error {
 };
 
 struct HjsonOptions {
-  int max_depth = 200;                ///< Objects and lists inside each other.
-  std::size_t max_bytes = 64u << 20;  ///< Texts above this are refused unread.
-  std::size_t max_duplicates = 20;    ///< Duplicate keys reported before giving up counting.
+  int max_depth = 200;               ///< Objects and lists inside each other.
+  std::size_t max_bytes = 1u << 20;  ///< Texts above this are refused unread.
+  std::size_t max_duplicates = 20;   ///< Duplicate keys reported; more are counted as one.
 };
 
 /// Parses `text`; `name` stands for the file in messages. Duplicate keys, at any depth, do not stop

@@ -71,6 +71,10 @@ class JsonValue {
   void erase(std::string_view name);
   void push_back(JsonValue value);
 
+  /// A string written without quotes; the dialect runs it to the end of its line.
+  bool is_quoteless() const { return quoteless_; }
+  void set_quoteless() { quoteless_ = true; }
+
   TextPosition position() const { return position_; }
   void set_position(TextPosition position) { position_ = position; }
 
@@ -86,6 +90,7 @@ class JsonValue {
  private:
   Kind kind_ = Kind::null;
   bool boolean_ = false;
+  bool quoteless_ = false;
   TextPosition position_;
   std::int64_t integer_ = 0;
   double number_ = 0;

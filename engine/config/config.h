@@ -68,7 +68,7 @@ struct Config {
   std::int64_t allgather_size = 500'000'000;
   std::optional<std::int64_t> sequence_parallel_size;
   std::optional<std::int64_t> data_parallel_size;
-  JsonValue datastates_ckpt;
+  JsonValue datastates_ckpt = JsonValue(false);  ///< false: off; anything else is its settings.
 
   std::optional<OptimizerConfig> optimizer;
   std::optional<SchedulerConfig> scheduler;

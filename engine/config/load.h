@@ -70,6 +70,8 @@ struct LoadResult {
   bool ok() const { return errors.empty(); }
   /// Throws one ConfigError carrying all errors when there are any.
   void require_ok() const;
+  /// "file:line:column: path: message".
+  std::string describe(const ConfigMessage& entry) const;
 };
 
 /// `source` is a path, JSON text (its first non-blank character is '{'), or URL-safe base64 of it.
@@ -80,8 +82,11 @@ LoadResult load_config_text(std::string_view text, std::string_view name,
                             const LoadOptions& options);
 
 /// The complete ds_config that `config` stands for: every known key, in a fixed order; absent
-/// sections without a default are null. Loading it again gives the same Config.
+/// sections without a default are null.
 JsonValue resolved_json(const Config& config);
+/// resolved_json() without nulls and deprecated keys: a ds_config file that loads again, to the
+/// same Config. What a run writes beside its results.
+JsonValue loadable_json(const Config& config);
 /// A stable fingerprint of the resolved configuration (16 hexadecimal digits): ranks compare it at
 /// start to find that they disagree.
 std::string config_fingerprint(const Config& config);
