@@ -1,9 +1,22 @@
-// The zero3d command: parses the subcommand and turns errors into one line on stderr and an exit
-// code.
-#include <CLI/CLI.hpp>
+// The zero3d command: dispatches to the subcommands and turns errors into one line on stderr and
+// exit code 1.
+#include <exception>
+#include <iostream>
+
+#include "command.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"zero3d: train large models with ZeRO, from an ordinary ds_config file"};
-  CLI11_PARSE(app, argc, argv);
+  app.require_subcommand(1);
+  zero3d::tools::add_validate(app);
+  zero3d::tools::add_config_docs(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::cerr << "zero3d: " << error.what() << '\n';
+    return 1;
+  }
   return 0;
 }

@@ -147,9 +147,10 @@ class Resolver {
   void precision() {
     for (const std::string section : {"fp16", "bf16"}) {
       const std::string path = section + ".enabled";
-      if (values_.precision) {
-        fill(path, JsonValue(*values_.precision == section),
-             concat("--precision ", *values_.precision));
+      if (!values_.precision.empty()) {
+        const bool named = std::find(values_.precision.begin(), values_.precision.end(), section) !=
+                           values_.precision.end();
+        fill(path, JsonValue(named), concat("--precision ", values_.precision.front()));
       } else if (is_auto(path)) {
         put(path, JsonValue(false), ValueSource::auto_value,
             concat("false for \"auto\" without --precision ", section));

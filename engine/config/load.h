@@ -27,7 +27,7 @@ struct AutoValues {
   std::optional<std::int64_t> accumulation;
   std::optional<std::int64_t> global_batch;
   std::optional<double> max_grad_norm;
-  std::optional<std::string> precision;  ///< "fp32", "fp16" or "bf16".
+  std::vector<std::string> precision;  ///< "fp32", "fp16", "bf16"; empty: not given.
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> hidden_size;  ///< Of the model.
 };

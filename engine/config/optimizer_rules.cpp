@@ -88,20 +88,20 @@ void check_params(Reader& reader, const KnownType& type, const ConfigParams& par
 }
 
 constexpr std::string_view kElsewhere[] = {std::string_view("OneBitAdam"),
-                                   "OneBitLamb",
-                                   "ZeroOneAdam",
-                                   "MuAdam",
-                                   "MuAdamW",
-                                   "MuSGD",
-                                   "Adadelta",
-                                   "Adamax",
-                                   "NAdam",
-                                   "RAdam",
-                                   "ASGD",
-                                   "LBFGS",
-                                   "Rprop",
-                                   "SparseAdam",
-                                   "Adafactor"};
+                                           "OneBitLamb",
+                                           "ZeroOneAdam",
+                                           "MuAdam",
+                                           "MuAdamW",
+                                           "MuSGD",
+                                           "Adadelta",
+                                           "Adamax",
+                                           "NAdam",
+                                           "RAdam",
+                                           "ASGD",
+                                           "LBFGS",
+                                           "Rprop",
+                                           "SparseAdam",
+                                           "Adafactor"};
 
 void unknown_optimizer(Reader& reader, const std::string& type) {
   std::string message = concat("no optimizer \"", type, "\"");

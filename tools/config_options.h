@@ -1,0 +1,25 @@
+// Command-line options that go into loading a ds_config, shared by validate and train.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "zero3d/engine/config/load.h"
+
+namespace zero3d::tools {
+
+struct ConfigOptions {
+  LoadOptions load;
+  std::vector<double> betas;
+  std::string model;  ///< Folder of a Hugging Face model; its hidden size fills "auto".
+
+  /// The options as given, with the hidden size of `model` when "auto" may need it.
+  LoadOptions resolved() const;
+};
+
+/// --ranks, --tp, --pp, --strict, and what fills "auto": --lr, --micro-batch, ... `options` must
+/// outlive the parsing.
+void add_config_options(CLI::App& command, ConfigOptions& options);
+
+}  // namespace zero3d::tools
