@@ -211,7 +211,9 @@ constexpr std::array<std::string_view, 8> kTypes = {"Adam", "AdamW", "Adagrad", 
                                                     "Lamb", "Muon",  "SGD",     "RMSprop"};
 
 [[noreturn]] void refuse_type(const OptimizerChoice& choice) {
-  const std::string nearest = nearest_name(choice.type, kTypes.data(), kTypes.size());
+  std::string nearest = nearest_name(choice.type, kTypes.data(), kTypes.size());
+  for (const std::string_view type : kTypes)
+    if (lowercase(choice.type) == lowercase(type)) nearest = type;
   std::string known;
   for (const std::string_view type : kTypes) known += concat(known.empty() ? "" : ", ", type);
   throw ConfigError(choice.path + ".type",

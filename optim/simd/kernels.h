@@ -77,7 +77,8 @@ struct BlendConstants {
   float factor, momentum, one_minus_momentum;
 };
 
-/// Reads what Adam reads and writes what it writes, unchanged: the machine's ceiling for it.
+/// Reads what Adam reads and writes what it writes, the f32 arrays unchanged: the machine's ceiling
+/// for it. The copy gets bytes of the gradient; a few elements at the end of a range are left out.
 struct NullConstants {
   std::uint32_t zero = 0;  ///< Must be 0; unknown to the compiler.
 };

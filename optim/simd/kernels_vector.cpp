@@ -5,7 +5,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/optim/simd/kernels_vector.cpp"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 

@@ -22,13 +22,6 @@ template <class D, class T>
 void store(D, float v, T* to) {
   *to = from_float<T>(v);
 }
-/// Past the caches where the hardware can; needs no alignment here.
-template <class D, class T>
-void stream(D, float v, T* to) {
-  *to = from_float<T>(v);
-}
-inline bool can_stream(const void*) { return false; }
-inline void finish_streams() {}
 
 template <class D>
 float set(D, float v) {

@@ -54,24 +54,6 @@ HWY_INLINE void store(D, hn::Vec<D> v, f16* to) {
   hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(to));
 }
 template <class D>
-HWY_INLINE void stream(D d, hn::Vec<D> v, float* to) {
-  hn::Stream(v, d, to);
-}
-template <class D>
-HWY_INLINE void stream(D d, hn::Vec<D> v, bf16* to) {
-  const hn::Rebind<std::uint16_t, D> d16;
-  hn::Stream(bf16_bits(d, v), d16, reinterpret_cast<std::uint16_t*>(to));
-}
-template <class D>
-HWY_INLINE void stream(D d, hn::Vec<D> v, f16* to) {
-  store(d, v, to);
-}
-HWY_INLINE bool can_stream(const void* to) {
-  return reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
-}
-HWY_INLINE void finish_streams() { hwy::FlushStream(); }
-
-template <class D>
 HWY_INLINE hn::Vec<D> set(D d, float v) {
   return hn::Set(d, v);
 }
