@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kChunk = 1 << 18;           // elements of a piece per message
 constexpr std::size_t kBatchBytes = 4u << 20;      // received before they are summed
+constexpr std::size_t kAlignment = 64;             // of what arrives, whatever came before
 constexpr std::int64_t kSmallAllReduce = 1 << 14;  // bytes; exchanged whole by every rank
 
 std::size_t bytes_of(std::int64_t numel, DType dtype) {
@@ -173,7 +174,9 @@ void MpiGroup::reduce(const std::vector<Slice>& slices, const ReduceOptions& opt
     for (const Range& piece : slice.pieces) longest = std::max(longest, piece.end - piece.begin);
     for (std::int64_t chunk = 0; chunk * kChunk < longest; ++chunk) {
       flights[current]->items.push_back({&slice, chunk, bytes});
-      bytes += bytes_of(std::min(kChunk, longest), slice.in_dtype) * (members_.size() - 1);
+      const std::size_t arriving =
+          bytes_of(std::min(kChunk, longest), slice.in_dtype) * (members_.size() - 1);
+      bytes += (arriving + kAlignment - 1) / kAlignment * kAlignment;
       if (bytes >= kBatchBytes) fly();
     }
   }
