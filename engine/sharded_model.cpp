@@ -7,6 +7,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/engine/zero/tensor_norm_step.h"
 #include "zero3d/optim/clip.h"
 
 namespace zero3d {
@@ -95,9 +96,10 @@ ShardedModel::ShardedModel(const Config& config,
   optimizer.tile_elements = zero.sub_group_size;
   optimizer.master_dtype = master_dtype(config);
   optimizer.moment_dtype = setup_.bf16_states() ? DType::bf16 : DType::f32;
-  optimizer_ =
-      std::make_unique<ShardedOptimizer>(device, *layout_, *store_, setup_, optimizer, *compute_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(device, *layout_, groups_, *store_, setup_,
+                                                  optimizer, *compute_);
   optimizer_->initialise_masters();
+  matrices_ = std::make_unique<MatrixTransform>(device, *layout_, groups_, setup_, *reduce_);
 }
 
 ShardedModel::~ShardedModel() = default;
@@ -130,6 +132,9 @@ MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) cons
   estimate.categories["gathered parameters"] =
       training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype_));
   estimate.categories["activations"] = activation_bytes;
+  estimate.categories["optimizer workspace"] =
+      MatrixTransform::workspace_bytes(*layout_, setup_) +
+      TensorNormStep::workspace_bytes(*layout_, setup_, data_parallel_.size());
   return estimate;
 }
 
@@ -223,12 +228,17 @@ double ShardedModel::loss_seed(int micro_batches) const { return scaler_.scale()
 StepOutcome ShardedModel::step(int micro_batches) {
   times_.mark(*compute_, StepPhase::reduce);
   reducer_->finish(*compute_);
-  const StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches);
+  StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches);
   StepOutcome outcome;
   outcome.loss = report.loss;
   outcome.loss_scale = scaler_.scale();
-  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
   const std::vector<GroupSettings> settings = setup_.settings(applied_steps_);
+  if (report.finite && matrices_->needed()) {
+    matrices_->run(*compute_, *reducer_, *optimizer_, settings, applied_steps_ + 1,
+                   outcome.loss_scale);
+    report = reporter_->exchange(*compute_, *reducer_, micro_batches);
+  }
+  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
   outcome.lr = settings.front().lr;
   scaler_.update(!report.finite);
   if (!report.finite) return skip(report, outcome);

@@ -29,6 +29,7 @@
 #include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/matrix_transform.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/engine/zero/policy.h"
 #include "zero3d/engine/zero/sharded_optimizer.h"
@@ -160,6 +161,7 @@ class ShardedModel {
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<StepReporter> reporter_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::unique_ptr<MatrixTransform> matrices_;
   StepTimes times_;
   bool planned_ = false;
   std::int64_t applied_steps_ = 0;

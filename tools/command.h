@@ -8,6 +8,7 @@
 namespace zero3d::tools {
 
 void add_config_docs(CLI::App& app);
+void add_train(CLI::App& app);
 void add_validate(CLI::App& app);
 
 }  // namespace zero3d::tools

@@ -3,6 +3,11 @@
 #include "zero3d/engine/config/model_size.h"
 
 namespace zero3d::tools {
+namespace {
+
+constexpr const char* kAutoGroup = "Values for \"auto\"";
+
+}  // namespace
 
 LoadOptions ConfigOptions::resolved() const {
   LoadOptions result = load;
@@ -13,43 +18,44 @@ LoadOptions ConfigOptions::resolved() const {
   return result;
 }
 
-void add_config_options(CLI::App& command, ConfigOptions& options) {
+void add_loading_options(CLI::App& command, ConfigOptions& options) {
   LoadOptions& load = options.load;
   AutoValues& autos = load.autos;
-  command.add_option("--ranks", load.ranks, "World size: ranks = dp x tp x pp")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
   command.add_option("--tp", load.tp, "Tensor-parallel degree, over the file's")
       ->check(CLI::PositiveNumber);
   command.add_option("--pp", load.pp, "Pipeline stages, over the file's")
       ->check(CLI::PositiveNumber);
   command.add_flag("--strict", load.strict, "Unknown top-level keys are errors");
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return command.add_option(name, value, help)->group(kAutoGroup);
+  };
+  add("--lr", autos.lr, "Learning rate");
+  add("--weight-decay", autos.weight_decay, "Weight decay");
+  add("--betas", options.betas, "B1,B2")->delimiter(',')->expected(2);
+  add("--eps", autos.eps, "Epsilon of the optimizer");
+  add("--warmup-steps", autos.warmup_steps, "Steps of the warm-up");
+  add("--micro-batch", autos.micro_batch, "Samples a rank computes at a time")
+      ->check(CLI::PositiveNumber);
+  add("--accumulation", autos.accumulation, "Micro-batches added up before a step")
+      ->check(CLI::PositiveNumber);
+  add("--global-batch", autos.global_batch, "Samples of one step")->check(CLI::PositiveNumber);
+  add("--max-grad-norm", autos.max_grad_norm, "Gradient clipping");
+  add("--precision", autos.precision, "fp32, fp16 or bf16")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+}
 
-  const std::string group = "Values for \"auto\"";
+void add_config_options(CLI::App& command, ConfigOptions& options) {
+  AutoValues& autos = options.load.autos;
+  command.add_option("--ranks", options.load.ranks, "World size: ranks = dp x tp x pp")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_loading_options(command, options);
   command.add_option("--model", options.model, "Model folder: its hidden size sets bucket sizes")
-      ->group(group);
+      ->group(kAutoGroup);
   command.add_option("--hidden-size", autos.hidden_size, "Hidden size of the model")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
-      ->group(group);
-  command.add_option("--lr", autos.lr, "Learning rate")->group(group);
-  command.add_option("--weight-decay", autos.weight_decay, "Weight decay")->group(group);
-  command.add_option("--betas", options.betas, "B1,B2")->delimiter(',')->expected(2)->group(group);
-  command.add_option("--eps", autos.eps, "Epsilon of the optimizer")->group(group);
-  command.add_option("--warmup-steps", autos.warmup_steps, "Steps of the warm-up")->group(group);
-  command.add_option("--steps", autos.steps, "Steps of the run")->group(group);
-  command.add_option("--micro-batch", autos.micro_batch, "Samples a rank computes at a time")
-      ->check(CLI::PositiveNumber)
-      ->group(group);
-  command.add_option("--accumulation", autos.accumulation, "Micro-batches added up before a step")
-      ->check(CLI::PositiveNumber)
-      ->group(group);
-  command.add_option("--global-batch", autos.global_batch, "Samples of one step")
-      ->check(CLI::PositiveNumber)
-      ->group(group);
-  command.add_option("--max-grad-norm", autos.max_grad_norm, "Gradient clipping")->group(group);
-  command.add_option("--precision", autos.precision, "fp32, fp16 or bf16")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
-      ->group(group);
+      ->group(kAutoGroup);
+  command.add_option("--steps", autos.steps, "Steps of the run")->group(kAutoGroup);
 }
 
 }  // namespace zero3d::tools

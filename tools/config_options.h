@@ -18,8 +18,10 @@ struct ConfigOptions {
   LoadOptions resolved() const;
 };
 
-/// --ranks, --tp, --pp, --strict, and what fills "auto": --lr, --micro-batch, ... `options` must
-/// outlive the parsing.
+/// --tp, --pp, --strict, and the values for "auto" that every subcommand takes: --lr,
+/// --micro-batch, ... `options` must outlive the parsing.
+void add_loading_options(CLI::App& command, ConfigOptions& options);
+/// The same with --ranks, --model, --hidden-size and --steps, for subcommands that run no model.
 void add_config_options(CLI::App& command, ConfigOptions& options);
 
 }  // namespace zero3d::tools

@@ -8,6 +8,7 @@
 int main(int argc, char** argv) {
   CLI::App app{"zero3d: train large models with ZeRO, from an ordinary ds_config file"};
   app.require_subcommand(1);
+  zero3d::tools::add_train(app);
   zero3d::tools::add_validate(app);
   zero3d::tools::add_config_docs(app);
   try {
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   } catch (const std::exception& error) {
+    std::cout.flush();
     std::cerr << "zero3d: " << error.what() << '\n';
     return 1;
   }

@@ -137,7 +137,8 @@ class Resolver {
           "0 for \"auto\"");
     }
     fill("scheduler.params.warmup_max_lr", json(values_.lr), "--lr");
-    fill("scheduler.params.total_num_steps", json(values_.steps), "--steps");
+    fill("scheduler.params.total_num_steps", json(values_.steps), "--steps",
+         values_.steps_must_match);
     std::optional<std::int64_t> warmup = values_.warmup_steps;
     if (warmup)
       warmup = std::max<std::int64_t>(1, *warmup);  // the schedules need a positive number

@@ -29,6 +29,8 @@ struct AutoValues {
   std::optional<double> max_grad_norm;
   std::vector<std::string> precision;  ///< "fp32", "fp16", "bf16"; empty: not given.
   std::optional<std::int64_t> steps;
+  bool steps_must_match =
+      true;  ///< False: `steps` is only the run's length, and a stated total may differ from it.
   std::optional<std::int64_t> hidden_size;  ///< Of the model.
 };
 

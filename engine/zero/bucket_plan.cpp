@@ -5,15 +5,26 @@
 namespace zero3d {
 namespace {
 
+/// The trainable units that backward finishes in `block` and no other block shares, last first.
+std::vector<int> own_units(const ParamLayout& layout, int block) {
+  std::vector<int> units;
+  for (int unit : layout.block_units(block)) {
+    if (!layout.unit(unit).frozen && layout.unit(unit).blocks.size() == 1)
+      units.insert(units.begin(), unit);
+  }
+  return units;
+}
+
 std::int64_t size_in_force(const ParamLayout& layout, std::int64_t asked) {
   std::int64_t trainable = 0;
-  std::int64_t largest = 0;
-  for (const Unit& unit : layout.units()) {
-    if (unit.frozen) continue;
-    trainable += unit.padded;
-    largest = std::max(largest, unit.padded);
+  for (const Unit& unit : layout.units()) trainable += unit.frozen ? 0 : unit.padded;
+  std::int64_t largest_block = 0;
+  for (int block = 0; block < layout.block_count(); ++block) {
+    std::int64_t elements = 0;
+    for (int unit : own_units(layout, block)) elements += layout.unit(unit).padded;
+    largest_block = std::max(largest_block, elements);
   }
-  return std::min(asked, std::max(largest, trainable / 4));
+  return std::min(asked, std::max(largest_block, trainable / 4));
 }
 
 /// Fills buckets in order; a full one takes the next shared buffer.
@@ -23,10 +34,16 @@ class Packer {
     plan_.buffer_elements.assign(static_cast<std::size_t>(buffers), 0);
   }
 
-  void add(int unit, std::int64_t elements) {
+  /// The units of one block share a bucket: backward has all of them open at once, and two buckets
+  /// may share a buffer.
+  void add_block(const ParamLayout& layout, const std::vector<int>& units) {
+    std::int64_t elements = 0;
+    for (int unit : units) elements += layout.unit(unit).padded;
     if (open_.elements + elements > plan_.bucket_elements) close();
-    open_.slots.push_back({unit, open_.elements});
-    open_.elements += elements;
+    for (int unit : units) {
+      open_.slots.push_back({unit, open_.elements});
+      open_.elements += layout.unit(unit).padded;
+    }
   }
 
   void add_alone(int unit, std::int64_t elements) {
@@ -67,16 +84,12 @@ BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options)
   plan.bucket_elements = size_in_force(layout, options.bucket_elements);
   Packer packer(plan, options.buffers);
   for (int block = layout.block_count() - 1; block >= 0; --block) {
-    const std::vector<int>& units = layout.block_units(block);
-    for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-      const Unit& entry = layout.unit(*unit);
-      if (entry.frozen || entry.blocks.front() != block)
-        continue;  // backward finishes it in its first block
-      if (entry.blocks.size() > 1) {
-        packer.add_alone(*unit, entry.padded);
-      } else {
-        packer.add(*unit, entry.padded);
-      }
+    packer.add_block(layout, own_units(layout, block));
+    for (int unit : layout.block_units(block)) {
+      const Unit& entry =
+          layout.unit(unit);  // a tied unit is finished in the first block that uses it
+      if (!entry.frozen && entry.blocks.size() > 1 && entry.blocks.front() == block)
+        packer.add_alone(unit, entry.padded);
     }
   }
   packer.close();

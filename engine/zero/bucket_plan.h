@@ -10,7 +10,7 @@
 namespace zero3d {
 
 struct BucketOptions {
-  std::int64_t bucket_elements = 500'000'000;  ///< reduce_bucket_size. A larger unit travels alone.
+  std::int64_t bucket_elements = 500'000'000;  ///< reduce_bucket_size. A larger block travels alone.
   int buffers = 2;  ///< 2 with overlap_comm: one fills while the other is reduced.
 };
 
@@ -35,7 +35,7 @@ struct BucketPlan {
   std::int64_t total_elements() const;  ///< Of all buffers, own ones included.
 };
 
-/// The size in force is at most a quarter of the trainable elements (but a whole unit), so that
+/// The size in force is at most a quarter of the trainable elements (but a whole block), so that
 /// reduction overlaps backward however small the model is against the knob.
 BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options);
 

@@ -161,15 +161,27 @@ class Planner {
     }
   }
 
-  /// Releases what this position used, unless it is used again soon enough.
+  /// Elements that the next position uses and that are not there.
+  std::int64_t missing_next(int position) {
+    std::int64_t missing = 0;
+    if (position + 1 == positions_) return 0;
+    for (int unit : units_at(position + 1))
+      missing += live_gather(unit) < 0 ? elements_of(unit) : 0;
+    return missing;
+  }
+
+  /// Releases what this position used, unless it is used again soon enough and there is room beside
+  /// the next position's.
   void let_go(int position) {
+    const std::int64_t missing = missing_next(position);
     for (int unit : units_at(position)) {
       const int next = next_use(unit, position + 1);
       const bool soon =
           next < positions_ && used_before_[static_cast<std::size_t>(next)] -
                                        used_before_[static_cast<std::size_t>(position) + 1] <
                                    options_.max_reuse_distance;
-      if (!soon || live_elements_ > options_.max_live_elements) end(live_gather(unit), position);
+      if (!soon || live_elements_ + missing > options_.max_live_elements)
+        end(live_gather(unit), position);
     }
   }
 

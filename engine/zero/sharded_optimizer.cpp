@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "zero3d/engine/zero/tensor_norm_step.h"
 #include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
@@ -21,7 +22,7 @@ std::vector<Tile> plan_tiles(const ParamLayout& layout, std::int64_t tile_elemen
   return tiles;
 }
 
-ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout,
+ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, ZeroGroups& groups,
                                    ParameterStore& parameters, const OptimizerSetup& setup,
                                    const ShardedOptimizerOptions& options, Stream& compute)
     : device_(device),
@@ -44,7 +45,10 @@ ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout,
     units.push_back(std::move(shape));
   }
   states_ = make_device_state_store(device, compute, units);
+  tensor_norms_ = std::make_unique<TensorNormStep>(device, layout, groups, setup);
 }
+
+ShardedOptimizer::~ShardedOptimizer() = default;
 
 void ShardedOptimizer::master_from_parameter(const Tile& tile) {
   const TileViews views = states_->fetch(compute_, tile);
@@ -70,9 +74,9 @@ void ShardedOptimizer::refresh_master(int index) {
   if (begin < end) master_from_parameter({parameter.unit, begin - first, end - begin});
 }
 
-UpdateSlice ShardedOptimizer::slice(const Tile& tile, GradientReducer& gradients) {
+UpdateSlice ShardedOptimizer::fetch(Stream& stream, const Tile& tile, GradientReducer& gradients) {
   const View parameter = parameters_.shard(tile.unit).flat(tile.begin, tile.count);
-  TileViews views = states_->fetch(compute_, tile);
+  TileViews views = states_->fetch(stream, tile);
   UpdateSlice slice;
   slice.master = has_masters() ? views.master : parameter;
   slice.gradient = gradients.reduced(tile.unit).flat(tile.begin, tile.count);
@@ -83,13 +87,16 @@ UpdateSlice ShardedOptimizer::slice(const Tile& tile, GradientReducer& gradients
 
 void ShardedOptimizer::step(GradientReducer& gradients, const std::vector<GroupSettings>& groups,
                             const StepContext& context) {
+  if (tensor_norms_->needed()) tensor_norms_->run(compute_, gradients, *this, groups, context);
   for (std::size_t i = 0; i < tiles_.size(); ++i) {
     const Tile& tile = tiles_[i];
-    const UpdateSlice update = slice(tile, gradients);
     const int group = layout_.unit(tile.unit).group;
-    setup_.group(group).rule->update(compute_, groups[static_cast<std::size_t>(group)], context,
-                                     {&update, 1});
-    states_->commit(compute_, tile);
+    const UpdateRule& rule = *setup_.group(group).rule;
+    if (rule.needs() != RuleNeeds::tensor_norms) {
+      const UpdateSlice slice = fetch(compute_, tile, gradients);
+      rule.update(compute_, groups[static_cast<std::size_t>(group)], context, {&slice, 1});
+      commit(compute_, tile);
+    }
     const bool unit_done = i + 1 == tiles_.size() || tiles_[i + 1].unit != tile.unit;
     if (unit_done) parameters_.publish(tile.unit);
   }

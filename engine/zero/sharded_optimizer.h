@@ -24,9 +24,11 @@ struct ShardedOptimizerOptions {
 
 class ShardedOptimizer {
  public:
-  ShardedOptimizer(Device& device, const ParamLayout& layout, ParameterStore& parameters,
-                   const OptimizerSetup& setup, const ShardedOptimizerOptions& options,
-                   Stream& compute);
+  ShardedOptimizer(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+                   ParameterStore& parameters, const OptimizerSetup& setup,
+                   const ShardedOptimizerOptions& options, Stream& compute);
+
+  ~ShardedOptimizer();
 
   /// Masters from the training parameters; called once, after they are loaded.
   void initialise_masters();
@@ -37,6 +39,11 @@ class ShardedOptimizer {
   void step(GradientReducer& gradients, const std::vector<GroupSettings>& groups,
             const StepContext& context);
 
+  /// What a rule sees of a tile, for work on `stream`: master, reduced gradient, states, and the
+  /// parameter to write to.
+  UpdateSlice fetch(Stream& stream, const Tile& tile, GradientReducer& gradients);
+  void commit(Stream& stream, const Tile& tile) { states_->commit(stream, tile); }
+
   StateStore& states() { return *states_; }
   /// The tiles of a step, in order: a pure function of layout and options.
   const std::vector<Tile>& tiles() const { return tiles_; }
@@ -44,7 +51,6 @@ class ShardedOptimizer {
 
  private:
   void master_from_parameter(const Tile& tile);
-  UpdateSlice slice(const Tile& tile, GradientReducer& gradients);
 
   Device& device_;
   const ParamLayout& layout_;
@@ -54,6 +60,7 @@ class ShardedOptimizer {
   Stream& compute_;
   std::vector<Tile> tiles_;
   std::unique_ptr<StateStore> states_;
+  std::unique_ptr<class TensorNormStep> tensor_norms_;
 };
 
 /// Cuts the shards of all trainable units into tiles of at most `tile_elements`.

@@ -1,0 +1,125 @@
+#include "progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "zero3d/core/text.h"
+#include "zero3d/core/trace.h"
+
+namespace zero3d::tools {
+namespace {
+
+constexpr int kBarWidth = 30;
+constexpr std::int64_t kPlainLines = 20;
+
+std::string duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(seconds + 0.5);
+  char text[32];
+  if (total >= 3600) {
+    std::snprintf(text, sizeof text, "%lldh%02lldm", static_cast<long long>(total / 3600),
+                  static_cast<long long>(total / 60 % 60));
+  } else {
+    std::snprintf(text, sizeof text, "%lldm%02llds", static_cast<long long>(total / 60),
+                  static_cast<long long>(total % 60));
+  }
+  return text;
+}
+
+std::vector<double> column_means(const std::vector<double>& values, int columns) {
+  std::vector<double> means;
+  const std::size_t count = std::min<std::size_t>(values.size(), static_cast<std::size_t>(columns));
+  for (std::size_t column = 0; column < count; ++column) {
+    double sum = 0;
+    int finite = 0;
+    for (std::size_t i = column * values.size() / count; i < (column + 1) * values.size() / count;
+         ++i) {
+      if (!std::isfinite(values[i])) continue;
+      sum += values[i];
+      ++finite;
+    }
+    means.push_back(finite == 0 ? std::nan("") : sum / finite);
+  }
+  return means;
+}
+
+}  // namespace
+
+Progress::Progress(std::int64_t steps)
+    : steps_(steps),
+      terminal_(isatty(STDOUT_FILENO) == 1),
+      begin_ns_(now_ns()),
+      lines_every_(std::max<std::int64_t>(1, steps / kPlainLines)) {}
+
+void Progress::step(const StepResult& result) {
+  const bool last = result.step == steps_;
+  if (!terminal_ && result.step != 1 && !last && result.step % lines_every_ != 0) return;
+  draw(result);
+}
+
+void Progress::draw(const StepResult& result) {
+  const double elapsed = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
+  const double done = static_cast<double>(result.step) / static_cast<double>(steps_);
+  const double rate = static_cast<double>(result.tokens) / std::max(result.seconds, 1e-9);
+  const std::string tail =
+      concat(result.skipped ? " skipped" : "", "  ", format_count(static_cast<std::int64_t>(rate)),
+             " tokens/s  ", duration(elapsed), " of ", duration(elapsed / done));
+  if (terminal_) {
+    const auto filled = static_cast<int>(done * kBarWidth);
+    std::printf("\r[%s%s] %lld/%lld  loss %.4f  norm %.3f  lr %.2e%s\x1b[K",
+                std::string(static_cast<std::size_t>(filled), '#').c_str(),
+                std::string(static_cast<std::size_t>(kBarWidth - filled), '.').c_str(),
+                static_cast<long long>(result.step), static_cast<long long>(steps_), result.loss,
+                result.grad_norm, result.lr, tail.c_str());
+    line_open_ = true;
+  } else {
+    std::printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.2e%s\n",
+                static_cast<long long>(result.step), static_cast<long long>(steps_), result.loss,
+                result.grad_norm, result.lr, tail.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void Progress::evaluation(std::int64_t step, double loss) {
+  finish();
+  std::printf("step %lld/%lld  evaluation loss %.4f\n", static_cast<long long>(step),
+              static_cast<long long>(steps_), loss);
+  std::fflush(stdout);
+}
+
+void Progress::finish() {
+  if (line_open_) std::printf("\n");
+  line_open_ = false;
+  std::fflush(stdout);
+}
+
+std::string draw_curve(const std::vector<double>& values, int rows, int columns) {
+  const std::vector<double> means = column_means(values, columns);
+  double low = INFINITY;
+  double high = -INFINITY;
+  for (double mean : means) {
+    if (std::isnan(mean)) continue;
+    low = std::min(low, mean);
+    high = std::max(high, mean);
+  }
+  if (!(low <= high)) return "";
+  const double step = high > low ? (high - low) / (rows - 1) : 1.0;
+  std::string chart;
+  for (int row = rows - 1; row >= 0; --row) {
+    char label[16];
+    std::snprintf(label, sizeof label, "%8.3f ", low + step * row);
+    chart += label;
+    chart += "|";
+    for (double mean : means)
+      chart += !std::isnan(mean) && static_cast<int>(std::lround((mean - low) / step)) == row ? '*'
+                                                                                              : ' ';
+    while (chart.back() == ' ') chart.pop_back();
+    chart += "\n";
+  }
+  return chart + "         +" + std::string(means.size(), '-') + "\n          step 1 to " +
+         std::to_string(values.size()) + "\n";
+}
+
+}  // namespace zero3d::tools

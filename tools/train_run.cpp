@@ -1,0 +1,256 @@
+#include "train_run.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <regex>
+
+#include "metrics_file.h"
+#include "progress.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/core/trace.h"
+#include "zero3d/engine/engine.h"
+#include "zero3d/models/build.h"
+#include "zero3d/models/generate.h"
+#include "zero3d/models/hf_folder.h"
+
+namespace zero3d::tools {
+namespace {
+
+constexpr std::int64_t kEvalMicroBatches = 16;  // per rank and evaluation
+
+MicroBatch view_of(const Batch& batch) {
+  const Shape shape{batch.rows, batch.sequence_length};
+  const auto view = [&](const std::vector<std::int32_t>& values) {
+    return ConstView(reinterpret_cast<const std::byte*>(values.data()), DType::i32, shape);
+  };
+  return {view(batch.tokens), view(batch.targets)};
+}
+
+/// Freezing and weight decay by name, as the command line asks.
+std::function<void(ParameterSpec&)> adjustments(const TrainRequest& request) {
+  std::vector<std::regex> freeze(request.freeze.begin(), request.freeze.end());
+  std::vector<std::regex> no_decay(request.no_decay.begin(), request.no_decay.end());
+  return [freeze, no_decay](ParameterSpec& spec) {
+    const auto matches = [&](const std::regex& pattern) {
+      return std::regex_search(spec.name, pattern);
+    };
+    if (std::any_of(freeze.begin(), freeze.end(), matches)) spec.frozen = true;
+    spec.decay = std::none_of(no_decay.begin(), no_decay.end(), matches);
+  };
+}
+
+void print_memory(const char* title, const MemoryEstimate& estimate) {
+  std::string parts;
+  for (const auto& [category, bytes] : estimate.categories) {
+    if (bytes > 0) parts += concat(parts.empty() ? "" : ", ", category, " ", format_bytes(bytes));
+  }
+  std::printf("%s %s (%s)\n", title, format_bytes(estimate.total()).c_str(), parts.c_str());
+}
+
+/// The largest value of all ranks.
+std::int64_t maximum(Communicator& world, std::int64_t value) {
+  std::int64_t result = value;
+  for (const std::string& text : world.exchange(std::to_string(value)))
+    result = std::max<std::int64_t>(result, std::stoll(text));
+  return result;
+}
+
+class RankRun {
+ public:
+  RankRun(const TrainPlan& plan, Communicator& world)
+      : plan_(plan),
+        request_(plan.request),
+        config_(plan.loaded.config),
+        world_(world),
+        module_(build_model(plan.model)) {
+    CpuDeviceOptions options;
+    options.rank = world.rank();
+    options.threads = plan.threads;
+    options.budget_bytes = plan.device_memory;
+    device_ = make_cpu_device(options);
+    std::unique_ptr<ParameterSource> weights;
+    if (!plan.weights_folder.empty())
+      weights = open_folder(plan.weights_folder, list_parameters(*module_));
+    EngineOptions engine;
+    engine.source = weights.get();
+    engine.seed = request_.seed;
+    engine.adjust = adjustments(request_);
+    engine.sequence_length = plan.sequence_length;
+    engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
+    engine_ = std::make_unique<Engine>(config_, *module_, world, *device_, engine);
+  }
+
+  void run() {
+    if (leads()) announce();
+    MetricsFile metrics(leads() ? request_.metrics : "");
+    if (leads()) progress_.emplace(request_.steps);
+    Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
+    for (std::int64_t step = 1; step <= request_.steps; ++step) {
+      const StepResult result = train_step(sampler);
+      if (leads()) {
+        metrics.train(result);
+        progress_->step(result);
+        losses_.push_back(result.loss);
+      }
+      tokens_ += result.tokens;
+      seconds_ += result.seconds;
+      for (std::size_t phase = 0; phase < phases_.size(); ++phase)
+        phases_[phase] += result.phase_seconds[phase];
+      const bool evaluate =
+          plan_.eval_data && (step == request_.steps ||
+                              (request_.eval_interval > 0 && step % request_.eval_interval == 0));
+      if (evaluate) evaluate_at(step, metrics);
+    }
+    if (leads()) progress_->finish();
+    if (!request_.export_folder.empty()) export_model();
+    summarise();
+    if (!request_.generate.empty()) generate_text();
+  }
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+
+  BatchSplit split() const {
+    return {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps,
+            config_.degrees.dp};
+  }
+
+  StepResult train_step(Sampler& sampler) {
+    std::vector<Batch> batches;
+    std::vector<MicroBatch> views;
+    for (std::int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
+      batches.push_back(sampler.read(micro, world_.rank()));
+    for (const Batch& batch : batches) views.push_back(view_of(batch));
+    sampler.advance();
+    return engine_->train_batch(views);
+  }
+
+  void announce() {
+    const ParallelDegrees& degrees = config_.degrees;
+    std::printf("model     %s, %s parameters, ZeRO stage %d\n", request_.model.c_str(),
+                format_count(engine_->model().layout().numel()).c_str(),
+                config_.zero_optimization.stage);
+    std::printf("mesh      %d ranks = dp %d x tp %d x pp %d, %d threads each\n", degrees.ranks,
+                degrees.dp, degrees.tp, degrees.pp, plan_.threads);
+    std::printf(
+        "batch     %lld = micro %lld x accumulation %lld x dp %d, sequences of %lld tokens\n",
+        static_cast<long long>(config_.train_batch_size),
+        static_cast<long long>(config_.train_micro_batch_size_per_gpu),
+        static_cast<long long>(config_.gradient_accumulation_steps), degrees.dp,
+        static_cast<long long>(plan_.sequence_length));
+    std::printf("data      %s, %s samples\n", plan_.data->tokens().description().c_str(),
+                format_count(plan_.data->samples()).c_str());
+    std::printf("%s\n", engine_->model().precision_line().c_str());
+    for (const std::string& line : engine_->model().optimizer().description())
+      std::printf("optimizer %s\n", line.c_str());
+    print_memory(
+        "memory    planned per rank:",
+        engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan_.sequence_length));
+    std::fflush(stdout);
+  }
+
+  void evaluate_at(std::int64_t step, MetricsFile& metrics) {
+    Sampler sampler(*plan_.eval_data,
+                    {config_.train_micro_batch_size_per_gpu, 1, config_.degrees.dp}, {});
+    const std::int64_t per_step = sampler.split().samples_per_step();
+    const std::int64_t count =
+        std::clamp(plan_.eval_data->samples() / per_step, std::int64_t{1}, kEvalMicroBatches);
+    std::vector<Batch> batches;
+    for (std::int64_t i = 0; i < count; ++i) {
+      batches.push_back(sampler.read(0, world_.rank()));
+      sampler.advance();
+    }
+    std::vector<MicroBatch> views;
+    for (const Batch& batch : batches) views.push_back(view_of(batch));
+    const double loss = engine_->eval_batch(views);
+    if (!leads()) return;
+    metrics.evaluation(step, loss);
+    progress_->evaluation(step, loss);
+  }
+
+  void export_model() {
+    std::vector<ParameterSpec> specs;
+    const ParamLayout& layout = engine_->model().layout();
+    for (const Unit& unit : layout.units()) {
+      for (int index : unit.parameters) specs.push_back(layout.parameter(index).spec);
+    }
+    const DType dtype = engine_->model().dtype();
+    std::optional<FolderWriter> writer;
+    if (leads())
+      writer.emplace(request_.export_folder, to_config_json(plan_.model, dtype),
+                     exported_tensors(specs, dtype));
+    engine_->model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
+      if (writer) writer->write(spec.name, value);
+    });
+    if (writer) writer->commit();
+  }
+
+  void summarise() {
+    const std::int64_t device_peak = maximum(world_, device_->memory().use().peak);
+    const std::int64_t host_peak = maximum(world_, device_->host_memory().use().peak);
+    if (!leads()) return;
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    std::printf("\n%s", draw_curve(losses_, 10, 70).c_str());
+    std::printf("\nsteps     %lld, %lld skipped; %s tokens in %.1f s: %s tokens/s\n",
+                static_cast<long long>(request_.steps),
+                static_cast<long long>(engine_->skipped_steps()), format_count(tokens_).c_str(),
+                seconds_,
+                format_count(static_cast<std::int64_t>(static_cast<double>(tokens_) /
+                                                       std::max(seconds_, 1e-9)))
+                    .c_str());
+    double total = 1e-12;
+    for (double phase : phases_) total += phase;
+    std::printf("step time forward %.0f%%, backward %.0f%%, reduce %.0f%%, optimizer %.0f%%\n",
+                100 * phases_[0] / total, 100 * phases_[1] / total, 100 * phases_[2] / total,
+                100 * phases_[3] / total);
+    std::printf("peak      device %s per rank, host staging %s per rank, process %s\n",
+                format_bytes(device_peak).c_str(), format_bytes(host_peak).c_str(),
+                format_bytes(static_cast<std::int64_t>(usage.ru_maxrss) * 1024).c_str());
+    if (!request_.metrics.empty()) std::printf("metrics   %s\n", request_.metrics.c_str());
+    if (!request_.export_folder.empty())
+      std::printf("model     %s\n", request_.export_folder.c_str());
+    std::fflush(stdout);
+  }
+
+  void generate_text() {
+    if (plan_.model.vocab_size < 256)
+      throw_invalid("--generate needs a model of bytes: a vocabulary of at least 256");
+    GenerateOptions options;
+    options.max_new_tokens = request_.generate_tokens;
+    options.max_context = std::min(plan_.sequence_length, plan_.model.max_positions);
+    options.sampling.temperature = request_.temperature;
+    options.sampling.seed = request_.seed;
+    const auto tokens = generate(
+        tokens_from_bytes(request_.generate), options,
+        [&](std::span<const std::int32_t> context) { return engine_->next_logits(context); });
+    if (leads())
+      std::printf("\n--- sample ---\n%s\n--------------\n", bytes_from_tokens(tokens).c_str());
+  }
+
+  const TrainPlan& plan_;
+  const TrainRequest& request_;
+  const Config& config_;
+  Communicator& world_;
+  std::unique_ptr<Module> module_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Progress> progress_;
+  std::vector<double> losses_;
+  std::int64_t tokens_ = 0;
+  double seconds_ = 0;
+  std::array<double, StepTimes::kPhases> phases_{};
+};
+
+}  // namespace
+
+void train_rank(const TrainPlan& plan, Communicator& world) {
+  set_log_rank(world.size() > 1 ? world.rank() : -1);
+  RankRun(plan, world).run();
+}
+
+}  // namespace zero3d::tools
