@@ -12,7 +12,7 @@
 #include "zero3d/engine/module.h"
 #include "zero3d/kernels/elementwise.h"
 
-namespace zero3d::testing {
+namespace zero3d::test {
 
 /// Where a run is; the test moves it on before each forward.
 struct ProbeClock {
@@ -134,4 +134,4 @@ class ProbeModule final : public Module {
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
-}  // namespace zero3d::testing
+}  // namespace zero3d::test

@@ -1,0 +1,377 @@
+#include "zero3d/tests/support/run_engine.h"
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "zero3d/core/text.h"
+#include "zero3d/engine/config/load.h"
+#include "zero3d/parallel/comm/forwarding.h"
+#include "zero3d/parallel/comm/thread_communicator.h"
+#include "zero3d/tests/support/probe_module.h"
+
+namespace zero3d::test {
+namespace {
+
+/// A communicator that somebody else owns, for decorators that want to own theirs.
+class Borrowed final : public detail::ForwardingCommunicator {
+ public:
+  explicit Borrowed(Communicator& inner)
+      : ForwardingCommunicator(std::shared_ptr<Communicator>(&inner, [](Communicator*) {})) {}
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return inner_->split(color, key);
+  }
+};
+
+/// Whole tensors that ranks write their pieces into; two writers of a byte must agree on it.
+class Collector {
+ public:
+  explicit Collector(ModelState& state) : state_(state) {}
+
+  void add(ShardedModel& model) {
+    const ParamLayout& layout = model.layout();
+    model.compute().synchronize();
+    for (int unit = 0; unit < layout.unit_count(); ++unit) add_unit(model, unit);
+    model.for_each_parameter([&](const ParameterSpec& spec, const ConstView& whole) {
+      const std::lock_guard lock(mutex_);
+      put(spec.name, "value", state_[spec.name].value, whole.bytes(), 0, whole);
+    });
+  }
+
+ private:
+  void add_unit(ShardedModel& model, int unit) {
+    const ParamLayout& layout = model.layout();
+    const Unit& entry = layout.unit(unit);
+    if (entry.frozen || entry.shard == 0) return;
+    const std::int64_t begin = model.store().shard_rank() * entry.shard;
+    const TileViews views =
+        model.sharded_optimizer().states().fetch(model.compute(), {unit, 0, entry.shard});
+    const ConstView gradient = model.device().host_read(model.reducer().reduced(unit));
+    const std::lock_guard lock(mutex_);
+    for (const ParameterRun& run : layout.runs(unit, begin, entry.shard)) {
+      const LayoutParameter& parameter = layout.parameter(run.parameter);
+      const std::string& name = parameter.spec.name;
+      ParameterState& state = state_[name];
+      const auto take = [&](const char* what, std::vector<std::byte>& target,
+                            const ConstView& shard) {
+        const ConstView piece = shard.flat(run.offset, run.count);
+        const std::size_t size = size_of(shard.dtype());
+        put(name, what, target, static_cast<std::size_t>(parameter.numel()) * size,
+            static_cast<std::size_t>(run.first) * size, piece);
+      };
+      take("gradient", state.gradient, gradient);
+      if (views.master.defined())
+        take("master", state.master, model.device().host_read(views.master));
+      state.states.resize(views.states.size());
+      for (std::size_t i = 0; i < views.states.size(); ++i)
+        take("state", state.states[i], model.device().host_read(views.states[i]));
+    }
+    if (model.applied_steps() > 0) check_padding(model, unit, gradient);
+  }
+
+  void put(const std::string& name, const char* what, std::vector<std::byte>& target,
+           std::size_t bytes, std::size_t at, const ConstView& piece) {
+    target.resize(bytes);
+    std::vector<bool>& known = written_[concat(name, " ", what, " ", &target)];
+    known.resize(bytes);
+    for (std::size_t i = 0; i < piece.bytes(); ++i) {
+      const std::byte value = piece.data()[i];
+      if (known[at + i] && target[at + i] != value) {
+        ADD_FAILURE() << what << " of " << name << ": ranks disagree about byte " << at + i;
+        return;
+      }
+      target[at + i] = value;
+      known[at + i] = true;
+    }
+  }
+
+  static void check_padding(ShardedModel& model, int unit, const ConstView& gradient) {
+    if (gradient.dtype() != DType::f32) return;
+    const std::int64_t shard = model.layout().unit(unit).shard;
+    const std::int64_t begin = model.store().shard_rank() * shard;
+    for (const auto& [from, to] : model.layout().gaps(unit)) {
+      for (std::int64_t i = std::max(from, begin); i < std::min(to, begin + shard); ++i) {
+        const float value = gradient.as<float>()[i - begin];
+        if (value == 0) continue;
+        ADD_FAILURE() << "padding of unit " << unit << " has the gradient " << value;
+        return;
+      }
+    }
+  }
+
+  ModelState& state_;
+  std::map<std::string, std::vector<bool>> written_;
+  std::mutex mutex_;
+};
+
+CommVolume difference(const CommVolume& after, const CommVolume& before) {
+  CommVolume result = after;
+  for (const auto& [name, entry] : before.operations) {
+    result.operations[name].calls -= entry.calls;
+    result.operations[name].elements -= entry.elements;
+    result.operations[name].bytes -= entry.bytes;
+  }
+  return result;
+}
+
+/// What the threads of one run share.
+struct Shared {
+  std::mutex mutex;
+  RunResult result;
+  std::vector<std::vector<StepResult>> steps;    // per rank
+  std::vector<std::vector<CommVolume>> volumes;  // per rank and step
+  Collector final_state{result.state};
+};
+
+class RankRun {
+ public:
+  RankRun(const Config& config, const RunOptions& options, Communicator& communicator,
+          Shared& shared)
+      : config_(config), options_(options), rank_(communicator.rank()), shared_(shared) {
+    std::unique_ptr<Communicator> world = std::make_unique<Borrowed>(communicator);
+    if (options.wrap) world = options.wrap(std::move(world));
+    world_ = make_counting(std::move(world), counter_);
+    CpuDeviceOptions device;
+    device.rank = rank_;
+    device.threads = options.threads;
+    device.budget_bytes = options.budget_bytes;
+    device.jitter_seed = options.jitter_seed == 0 ? 0 : options.jitter_seed + rank_;
+    device_ = make_cpu_device(device);
+    module_ = options.make_module(rank_);
+    engine_ = std::make_unique<Engine>(config, *module_, *world_, *device_, options.engine);
+  }
+
+  void run() {
+    const CommVolume setup = counter_.volume();
+    if (options_.body) {
+      options_.body(*engine_, *module_, rank_);
+      shared_.steps[rank()].push_back(engine_->last_step());
+    } else {
+      for (int step = 0; step < options_.steps; ++step) train(step);
+    }
+    if (options_.after) options_.after(*engine_, rank_);
+    engine_->model().compute().synchronize();
+    const TokenBatch batch = options_.batch({rank_, 0, 0});
+    const Shape shape = batch.view().tokens.shape();
+    {
+      const std::lock_guard lock(shared_.mutex);
+      shared_.result.memory[rank()] = device_->memory().use();
+      shared_.result.estimates[rank()] = engine_->memory_estimate(shape[0], shape[1]);
+      if (rank_ == 0) shared_.result.setup_volume = setup;
+    }
+    shared_.final_state.add(engine_->model());
+  }
+
+ private:
+  std::size_t rank() const { return static_cast<std::size_t>(rank_); }
+
+  void train(int step) {
+    const CommVolume before = counter_.volume();
+    for (int micro = 0; micro < config_.gradient_accumulation_steps; ++micro) {
+      const Moment moment{rank_, step, micro};
+      if (options_.before_forward) options_.before_forward(*module_, moment);
+      const TokenBatch batch = options_.batch(moment);
+      engine_->forward(batch.view());
+      engine_->backward();
+      engine_->step();
+    }
+    shared_.steps[rank()].push_back(engine_->last_step());
+    shared_.volumes[rank()].push_back(difference(counter_.volume(), before));
+    take_gradients(step);
+  }
+
+  void take_gradients(int step) {
+    ShardedModel& model = engine_->model();
+    for (int unit = 0; unit < model.layout().unit_count(); ++unit) {
+      const Unit& entry = model.layout().unit(unit);
+      if (entry.frozen) continue;
+      const ConstView view = model.device().host_read(model.reducer().reduced(unit));
+      const std::lock_guard lock(shared_.mutex);
+      for (const ParameterRun& run :
+           model.layout().runs(unit, model.store().shard_rank() * entry.shard, entry.shard)) {
+        const LayoutParameter& parameter = model.layout().parameter(run.parameter);
+        std::vector<float>& target =
+            shared_.result.gradients[static_cast<std::size_t>(step)][parameter.spec.name];
+        target.resize(static_cast<std::size_t>(parameter.numel()));
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          target[static_cast<std::size_t>(run.first + i)] =
+              view.dtype() == DType::f32 ? view.as<float>()[run.offset + i]
+                                         : to_float(view.as<bf16>()[run.offset + i]);
+        }
+      }
+    }
+  }
+
+  const Config& config_;
+  const RunOptions& options_;
+  const int rank_;
+  Shared& shared_;
+  CommCounter counter_;
+  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Module> module_;
+  std::unique_ptr<Engine> engine_;
+};
+
+void agree(const Shared& shared) {
+  for (std::size_t rank = 1; rank < shared.steps.size(); ++rank) {
+    ASSERT_EQ(shared.steps[rank].size(), shared.steps[0].size());
+    for (std::size_t step = 0; step < shared.steps[0].size(); ++step) {
+      EXPECT_EQ(shared.steps[rank][step].loss, shared.steps[0][step].loss) << "rank " << rank;
+      EXPECT_EQ(shared.steps[rank][step].grad_norm, shared.steps[0][step].grad_norm);
+      EXPECT_EQ(shared.steps[rank][step].skipped, shared.steps[0][step].skipped);
+    }
+    for (std::size_t step = 0; step < shared.volumes[0].size(); ++step) {
+      EXPECT_EQ(shared.volumes[rank][step].elements(), shared.volumes[0][step].elements())
+          << "rank " << rank << " step " << step;
+    }
+  }
+}
+
+::testing::AssertionResult same_bytes(const std::string& name, const char* what,
+                                      const std::vector<std::byte>& expected,
+                                      const std::vector<std::byte>& actual) {
+  if (expected.size() != actual.size()) {
+    return ::testing::AssertionFailure() << what << " of " << name << " has " << actual.size()
+                                         << " bytes, not " << expected.size();
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i] == actual[i]) continue;
+    auto failure = ::testing::AssertionFailure()
+                   << what << " of " << name << " differs in byte " << i;
+    if (expected.size() % sizeof(float) == 0) {
+      const std::size_t at = i / sizeof(float);
+      failure << " (as fp32: " << ParameterState::floats(actual)[at] << ", not "
+              << ParameterState::floats(expected)[at] << ")";
+    }
+    return failure;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace
+
+Config config_of(const std::string& json, int ranks) {
+  LoadOptions options;
+  options.ranks = ranks;
+  LoadResult loaded = load_config_text(json, "test config", options);
+  loaded.require_ok();
+  return loaded.config;
+}
+
+TokenBatch::TokenBatch(std::int64_t rows, std::int64_t sequence, std::int32_t fill)
+    : tokens(static_cast<std::size_t>(rows * sequence), fill),
+      targets(tokens),
+      rows_(rows),
+      sequence_(sequence) {}
+
+MicroBatch TokenBatch::view() const {
+  const auto of = [&](const std::vector<std::int32_t>& values) {
+    return ConstView(reinterpret_cast<const std::byte*>(values.data()), DType::i32,
+                     Shape{rows_, sequence_});
+  };
+  return {of(tokens), of(targets)};
+}
+
+std::vector<float> ParameterState::floats(const std::vector<std::byte>& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+RunResult run_engine(const std::string& json, const RunOptions& options) {
+  const Config config = config_of(json, options.ranks);
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  Shared shared;
+  shared.steps.resize(ranks);
+  shared.volumes.resize(ranks);
+  shared.result.memory.resize(ranks);
+  shared.result.estimates.resize(ranks);
+  if (!options.body) shared.result.gradients.resize(static_cast<std::size_t>(options.steps));
+  ThreadCommOptions comm;
+  comm.timeout = options.timeout;
+  run_ranks(
+      options.ranks, [&](Communicator& world) { RankRun(config, options, world, shared).run(); },
+      comm);
+  agree(shared);
+  shared.result.steps = shared.steps[0];
+  shared.result.volumes = shared.volumes[0];
+  if (Tracer::enabled()) shared.result.spans = Tracer::spans();
+  return std::move(shared.result);
+}
+
+RunOptions probe_options(const std::vector<std::int64_t>& sizes, ProbeValues gradient, int ranks) {
+  RunOptions options;
+  options.ranks = ranks;
+  options.make_module = [sizes, gradient](int rank) {
+    return std::make_unique<ProbeModule>(
+        sizes, [gradient, rank](int parameter, const ProbeClock& clock) {
+          return gradient(parameter, {rank, clock.step, clock.micro_batch});
+        });
+  };
+  options.batch = [](const Moment&) { return TokenBatch(1, 1); };
+  options.before_forward = [](Module& module, const Moment& moment) {
+    static_cast<ProbeModule&>(module).clock = {moment.step, moment.micro_batch};
+  };
+  return options;
+}
+
+::testing::AssertionResult same_state(const ModelState& expected, const ModelState& actual) {
+  if (expected.size() != actual.size())
+    return ::testing::AssertionFailure() << actual.size() << " parameters, not " << expected.size();
+  for (const auto& [name, want] : expected) {
+    const auto found = actual.find(name);
+    if (found == actual.end()) return ::testing::AssertionFailure() << name << " is missing";
+    const ParameterState& have = found->second;
+    if (auto r = same_bytes(name, "gradient", want.gradient, have.gradient); !r) return r;
+    if (have.states.size() != want.states.size())
+      return ::testing::AssertionFailure() << name << " has " << have.states.size() << " states";
+    for (std::size_t i = 0; i < want.states.size(); ++i) {
+      if (auto r = same_bytes(name, "moment", want.states[i], have.states[i]); !r) return r;
+    }
+    if (auto r = same_bytes(name, "master", want.master, have.master); !r) return r;
+    if (auto r = same_bytes(name, "value", want.value, have.value); !r) return r;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+::testing::AssertionResult same_bits(const RunResult& expected, const RunResult& actual) {
+  if (expected.steps.size() != actual.steps.size())
+    return ::testing::AssertionFailure() << actual.steps.size() << " steps";
+  for (std::size_t i = 0; i < expected.steps.size(); ++i) {
+    const StepResult& want = expected.steps[i];
+    const StepResult& have = actual.steps[i];
+    if (std::memcmp(&want.loss, &have.loss, sizeof want.loss) != 0) {
+      return ::testing::AssertionFailure()
+             << "loss of step " << i + 1 << " is " << have.loss << ", not " << want.loss
+             << ", a difference of " << have.loss - want.loss;
+    }
+    if (std::memcmp(&want.grad_norm, &have.grad_norm, sizeof want.grad_norm) != 0) {
+      return ::testing::AssertionFailure()
+             << "norm of step " << i + 1 << " is " << have.grad_norm << ", not " << want.grad_norm
+             << ", a difference of " << have.grad_norm - want.grad_norm;
+    }
+  }
+  return same_state(expected.state, actual.state);
+}
+
+::testing::AssertionResult close(const RunResult& expected, const RunResult& actual,
+                                 double relative) {
+  if (expected.steps.size() != actual.steps.size())
+    return ::testing::AssertionFailure() << actual.steps.size() << " steps";
+  for (std::size_t i = 0; i < expected.steps.size(); ++i) {
+    const StepResult& want = expected.steps[i];
+    const StepResult& have = actual.steps[i];
+    const auto near = [&](double a, double b) {
+      return std::abs(a - b) <= relative * std::abs(a);  // NaN fails
+    };
+    if (near(want.loss, have.loss) && near(want.grad_norm, have.grad_norm)) continue;
+    return ::testing::AssertionFailure()
+           << "step " << i + 1 << ": loss " << have.loss << " against " << want.loss << ", norm "
+           << have.grad_norm << " against " << want.grad_norm;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace zero3d::test
