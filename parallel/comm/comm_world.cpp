@@ -51,7 +51,10 @@ std::uint64_t generation_of(std::uint64_t word) { return word >> 16; }
 }  // namespace
 
 Rendezvous::Rendezvous(CommWorld& world, std::vector<int> members)
-    : WaitPoint(world), members_(std::move(members)), arrivals_(members_.size()) {}
+    : WaitPoint(world),
+      members_(std::move(members)),
+      arrivals_(members_.size()),
+      left_(members_.size()) {}
 
 bool Rendezvous::passed(std::uint64_t generation) const {
   return generation_of(word_.load()) != generation;
@@ -104,21 +107,39 @@ void Rendezvous::enter(int rank, const std::string& operation) {
   {
     std::unique_lock lock(mutex_);
     ++sleepers_;
-    condition_.wait_until(lock, deadline, [&] { return passed(generation) || world().aborted(); });
+    condition_.wait_until(lock, deadline, [&] {
+      return passed(generation) || world().aborted() || gone(generation) >= 0;
+    });
     --sleepers_;
   }
   if (passed(generation)) return;
-  const bool timed_out = !world().aborted();
-  const int world_rank = members_[static_cast<std::size_t>(rank)];
-  const std::string late = timed_out
-                               ? concat(operation, ": rank ", world_rank, " waited ",
-                                        world().timeout().count(), " ms for ", missing(generation))
-                               : std::string();
+  const int self = members_[static_cast<std::size_t>(rank)];
+  const int absent = gone(generation);
+  std::string late;
   // Abort first: whoever finds the rendezvous withdrawn then also finds the reason.
-  if (timed_out) world().abort(world_rank, late);
+  if (!world().aborted() && absent >= 0) {
+    world().abort(members_[static_cast<std::size_t>(absent)],
+                  concat("it ended while rank ", self, " waited for it in ", operation));
+  } else if (!world().aborted()) {
+    late = concat(operation, ": rank ", self, " waited ", world().timeout().count(), " ms for ",
+                  missing(generation));
+    world().abort(self, late);
+  }
   if (!withdraw(generation)) return;  // the last member arrived after all
-  if (timed_out) throw CommError(world_rank, operation, late);
+  if (!late.empty()) throw CommError(self, operation, late);
   world().throw_aborted(operation);
+}
+
+int Rendezvous::gone(std::uint64_t generation) const {
+  for (std::size_t i = 0; i < left_.size(); ++i)
+    if (left_[i].load() && arrivals_[i].load() <= generation) return static_cast<int>(i);
+  return -1;
+}
+
+void Rendezvous::leave(int rank) noexcept {
+  left_[static_cast<std::size_t>(rank)].store(true);
+  { const std::lock_guard lock(mutex_); }
+  condition_.notify_all();
 }
 
 void Rendezvous::meet(int rank) noexcept {

@@ -69,10 +69,13 @@ class Rendezvous final : public WaitPoint {
   /// `members` are the world ranks, for messages.
   Rendezvous(CommWorld& world, std::vector<int> members);
 
-  /// `rank` is the caller's index in members. Throws CommAborted; or past the timeout aborts the
-  /// world and throws CommError naming who is missing.
+  /// `rank` is the caller's index in members. Throws CommAborted when the world is aborted or a
+  /// missing member has left; past the timeout aborts the world and throws CommError naming who is
+  /// missing.
   void enter(int rank, const std::string& operation);
   void meet(int rank) noexcept;
+  /// The member will not come again: ends the waits of those who miss it, now and later.
+  void leave(int rank) noexcept;
 
  private:
   bool arrive(int rank, std::uint64_t& generation);
@@ -80,12 +83,15 @@ class Rendezvous final : public WaitPoint {
   bool spin(std::uint64_t generation) const;
   bool withdraw(std::uint64_t generation);
   std::string missing(std::uint64_t generation) const;
+  /// The index of a member that left without arriving; -1 for none.
+  int gone(std::uint64_t generation) const;
 
   const std::vector<int> members_;
   /// Generation in the upper bits, then the withdrawn flag, then how many have arrived.
   std::atomic<std::uint64_t> word_{0};
   std::atomic<int> sleepers_{0};
   std::vector<std::atomic<std::uint64_t>> arrivals_;
+  std::vector<std::atomic<bool>> left_;
 };
 
 }  // namespace zero3d::detail

@@ -54,16 +54,17 @@ void Mailbox::take(const View& data) {
   world().check("recv");
   const auto deadline = std::chrono::steady_clock::now() + world().timeout();
   std::string wrong;
-  bool late = false;
+  bool late = false, absent = false;
   {
     std::unique_lock lock(mutex_);
     if (queue_.empty()) {
       waiting_ = &data;
-      condition_.wait_until(lock, deadline,
-                            [&] { return waiting_ == nullptr || world().aborted(); });
+      condition_.wait_until(
+          lock, deadline, [&] { return waiting_ == nullptr || source_left_ || world().aborted(); });
       if (waiting_ == nullptr) return;
       waiting_ = nullptr;
       late = true;
+      absent = source_left_;
     } else {
       Message message = std::move(queue_.front());
       queue_.pop_front();
@@ -74,10 +75,20 @@ void Mailbox::take(const View& data) {
   }
   if (!wrong.empty()) fail(target_, "recv", wrong);
   if (!late) return;
+  if (absent)
+    world().abort(source_, concat("it ended while rank ", target_, " waited for its message"));
   world().check("recv");
   fail(target_, "recv",
        concat("rank ", target_, " waited ", world().timeout().count(),
               " ms for a message from rank ", source_));
+}
+
+void Mailbox::leave() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    source_left_ = true;
+  }
+  condition_.notify_all();
 }
 
 }  // namespace zero3d::detail

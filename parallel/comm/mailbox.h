@@ -23,6 +23,8 @@ class Mailbox final : public WaitPoint {
   /// Both throw CommAborted, and CommError when the message is not what the receiver expects.
   void put(const ConstView& data);
   void take(const View& data);
+  /// The source will send nothing more: ends the wait of the target, now and later.
+  void leave() noexcept;
 
  private:
   struct Message {
@@ -39,6 +41,7 @@ class Mailbox final : public WaitPoint {
   std::deque<Message> queue_;
   std::vector<std::byte> spare_;  ///< The last emptied buffer: a steady pipeline allocates nothing.
   const View* waiting_ = nullptr;
+  bool source_left_ = false;
 };
 
 }  // namespace zero3d::detail

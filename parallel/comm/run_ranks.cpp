@@ -28,11 +28,13 @@ class Failures {
   std::exception_ptr first_;
 };
 
-void run_rank(Communicator& communicator, const std::function<void(Communicator&)>& body,
+void run_rank(std::unique_ptr<Communicator> owned, const std::function<void(Communicator&)>& body,
               Failures& failures) {
+  Communicator& communicator = *owned;
   set_log_rank(communicator.rank());
   try {
     body(communicator);
+    owned.reset();  // who waits for this rank from here on waits in vain, and is told so
   } catch (const CommAborted& error) {
     failures.add(std::current_exception(), true);
     communicator.abort(error.what());
@@ -56,9 +58,10 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body,
   try {
     for (auto& communicator : communicators)
       threads.emplace_back(
-          [&body, &failures, rank = communicator.get()] { run_rank(*rank, body, failures); });
-  } catch (...) {  // the system refused a thread: end those that run
-    communicators.front()->abort("the system refused to start a thread per rank");
+          [&body, &failures, &communicator] { run_rank(std::move(communicator), body, failures); });
+  } catch (
+      ...) {  // the system refused a thread, at the latest to the last rank: end those that run
+    communicators.back()->abort("the system refused to start a thread per rank");
     for (std::thread& thread : threads) thread.join();
     throw;
   }

@@ -84,7 +84,9 @@ void all_reduce_work(ThreadGroup& group, int rank, const ReduceOptions& options)
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadGroup> group, int rank)
-      : group_(std::move(group)), rank_(rank) {}
+      : group_(group.get()),
+        rank_(rank),
+        membership_(std::make_shared<Membership>(std::move(group), rank)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
@@ -160,17 +162,16 @@ class ThreadCommunicator final : public Communicator {
   void launch(Stream& stream, std::string operation, std::vector<Access> touched,
               std::function<void(ThreadGroup&, int)> work) {
     group_->world().check(operation);
-    // The task owns its share of the group: it may outlive the communicator.
+    // The task shares the membership: it may outlive the communicator.
     auto ticket = std::make_shared<Ticket>(
-        operation, stream.name(), [group = group_, rank = rank_](const std::string& reason) {
-          group->world().abort(group->world_rank(rank), reason);
+        operation, stream.name(), [member = membership_](const std::string& reason) {
+          member->group().world().abort(member->group().world_rank(member->rank()), reason);
         });
-    stream.launch(
-        std::move(operation), touched,
-        [group = group_, rank = rank_, ticket = std::move(ticket), work = std::move(work)] {
-          ticket->start();
-          work(*group, rank);
-        });
+    stream.launch(std::move(operation), touched,
+                  [member = membership_, ticket = std::move(ticket), work = std::move(work)] {
+                    ticket->start();
+                    work(member->group(), member->rank());
+                  });
   }
 
   void collective(Stream& stream, const char* operation, int root, std::vector<Part> parts,
@@ -182,8 +183,9 @@ class ThreadCommunicator final : public Communicator {
            });
   }
 
-  const std::shared_ptr<ThreadGroup> group_;
+  ThreadGroup* const group_;  ///< Kept by membership_.
   const int rank_;
+  const std::shared_ptr<Membership> membership_;
   std::int64_t splits_ = 0;
 };
 

@@ -90,6 +90,13 @@ void ThreadGroup::run(int rank, const Call& call, const std::function<void()>& w
   if (error) std::rethrow_exception(error);
 }
 
+void ThreadGroup::leave(int rank) noexcept {
+  stream_.leave(rank);
+  host_.leave(rank);
+  task_.leave(rank);
+  for (int target = 0; target < size(); ++target) mailbox(rank, target).leave();
+}
+
 std::shared_ptr<ThreadGroup> ThreadGroup::child(std::int64_t sequence, std::vector<int> members) {
   const std::lock_guard lock(children_mutex_);
   const auto key = std::pair(sequence, members.front());

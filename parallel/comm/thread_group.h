@@ -2,6 +2,7 @@
 // work each rank does once all have met. Internal to the thread communicator.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,6 +30,7 @@ class Exchange {
   Exchange(CommWorld& world, const std::vector<int>& members)
       : rendezvous_(world, members), values_(members.size()) {}
   std::vector<std::string> run(int rank, const std::string& value, const std::string& operation);
+  void leave(int rank) noexcept { rendezvous_.leave(rank); }
 
  private:
   Rendezvous rendezvous_;
@@ -59,6 +61,9 @@ class ThreadGroup {
   Exchange& host_exchange() { return host_; }
   Exchange& task_exchange() { return task_; }
 
+  /// Rank `rank` does nothing more in this group.
+  void leave(int rank) noexcept;
+
   /// The group of `members` (indices into this one) made by the `sequence`th split; every member
   /// asks once.
   std::shared_ptr<ThreadGroup> child(std::int64_t sequence, std::vector<int> members);
@@ -82,6 +87,27 @@ class ThreadGroup {
   };
   std::mutex children_mutex_;
   std::map<std::pair<std::int64_t, int>, Child> children_;  ///< By sequence and first member.
+};
+
+/// One rank's share of a group, held by its communicator and by each task it enqueued. The last one
+/// to go tells the peers that the rank has left, unless an exception is what ends it: then its
+/// cause is worth more.
+class Membership {
+ public:
+  Membership(std::shared_ptr<ThreadGroup> group, int rank)
+      : group_(std::move(group)), rank_(rank), exceptions_(std::uncaught_exceptions()) {}
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+  ~Membership() {
+    if (std::uncaught_exceptions() <= exceptions_) group_->leave(rank_);
+  }
+  ThreadGroup& group() const { return *group_; }
+  int rank() const { return rank_; }
+
+ private:
+  const std::shared_ptr<ThreadGroup> group_;
+  const int rank_;
+  const int exceptions_;
 };
 
 }  // namespace zero3d::detail

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "zero3d/tests/contract/communicator_contract.h"
+#include "zero3d/tests/contract/communicator_data.h"
 
 namespace zero3d {
 namespace {

@@ -92,7 +92,36 @@ TEST(RunRanks, AFailedStreamEndsThePeersOfWhatItDropped) {
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "token outside the table");
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(RunRanks, ARankThatEndsEarlyEndsThoseWhoWaitForIt) {
+  const auto expect_end = [](const std::function<void(Communicator&, Stream&, const View&)>& wait) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      run_ranks(3, [&](Communicator& world) {
+        const auto device = make_cpu_device({});
+        const auto stream = device->create_stream("comm");
+        Data data(*device, DType::f32, 3);
+        const auto group = world.split(0, 0);
+        group->barrier(*stream);
+        stream->synchronize();
+        if (world.rank() == 1) return;
+        wait(*group, *stream, data.view());
+        stream->synchronize();
+      });
+      ADD_FAILURE() << "an operation without rank 1 went through";
+    } catch (const CommAborted& error) {
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_NE(std::string(error.what()).find("it ended while rank"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  };
+  expect_end([](Communicator& c, Stream&, const View&) { c.exchange("x"); });
+  expect_end([](Communicator& c, Stream&, const View&) { c.split(0, 0); });
+  expect_end([](Communicator& c, Stream& s, const View&) { c.barrier(s); });
+  expect_end([](Communicator& c, Stream& s, const View& v) { c.recv(s, v, 1); });
 }
 
 TEST(ThreadCommunicator, ATimeoutNamesWhoIsMissing) {
