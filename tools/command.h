@@ -7,6 +7,7 @@
 
 namespace zero3d::tools {
 
+void add_bench(CLI::App& app);
 void add_config_docs(CLI::App& app);
 void add_train(CLI::App& app);
 void add_validate(CLI::App& app);

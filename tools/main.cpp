@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   zero3d::tools::add_train(app);
   zero3d::tools::add_validate(app);
   zero3d::tools::add_config_docs(app);
+  zero3d::tools::add_bench(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

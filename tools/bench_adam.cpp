@@ -1,0 +1,172 @@
+// Times Adam updates in turn with null updates: the same streams read and written, nothing
+// computed. Medians of interleaved runs, so that whatever else the machine does hits both alike.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "bench.h"
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/core/trace.h"
+#include "zero3d/device/device.h"
+#include "zero3d/device/parallel.h"
+#include "zero3d/optim/adam.h"
+#include "zero3d/optim/launch.h"
+
+namespace zero3d::tools {
+namespace {
+
+struct Options {
+  std::vector<std::string> numels = {"16M", "128M", "512M"};
+  std::vector<int> threads = {1, 2};
+  std::string gradient = "fp32";
+  std::string copy = "none";
+  std::string isa;
+  int repeats = 11;
+};
+
+DType parse_dtype(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    if (name == name_of(dtype)) return dtype;
+  throw_invalid(concat("bench adam: expected fp32, bf16 or fp16, found \"", name, "\""));
+}
+
+std::int64_t parse_count(const std::string& text) {
+  try {
+    return parse_bytes(text);  // the same suffixes
+  } catch (const Error&) {
+    throw_invalid(concat("bench adam --numel: expected a count such as 16M or 1000000, found \"",
+                         text, "\""));
+  }
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// The arrays of one Adam update and both ways to go over them.
+class Subject {
+ public:
+  Subject(const Options& options, std::int64_t numel, int threads)
+      : rule_({.isa = options.isa.empty() ? std::nullopt : std::optional(parse_isa(options.isa))}),
+        device_(make_cpu_device(device_options(threads))),
+        stream_(device_->create_stream("update")) {
+    slice_.master = add(DType::f32, numel);
+    slice_.gradient = add(parse_dtype(options.gradient), numel);
+    for (int s = 0; s < 2; ++s) slice_.states.push_back(add(DType::f32, numel));
+    if (options.copy != "none") slice_.copy = add(parse_dtype(options.copy), numel);
+    for (const auto& tensor : tensors_) fill(tensor->view());
+    stream_->synchronize();
+    time_null();
+  }
+
+  double time_adam() {
+    const UpdateSlice slices[] = {slice_};
+    return time([&] { rule_.update(*stream_, GroupSettings{}, {++step_, 1.0f}, slices); });
+  }
+  double time_null() {
+    const UpdateSlice slices[] = {slice_};
+    return time([&] {
+      launch_rule(*stream_, "null update", {.states = 2}, slices, {},
+                  simd::kernels(rule_.isa()).null_update, simd::NullConstants{});
+    });
+  }
+  /// Bytes read and written by one update.
+  double bytes() const {
+    const double updated = static_cast<double>(slice_.master.bytes() + slice_.states[0].bytes() +
+                                               slice_.states[1].bytes());
+    return 2 * updated + static_cast<double>(slice_.gradient.bytes() + slice_.copy.bytes());
+  }
+  std::string_view isa() const { return name_of(rule_.isa()); }
+
+ private:
+  static CpuDeviceOptions device_options(int threads) {
+    CpuDeviceOptions options;
+    options.threads = threads;
+    return options;
+  }
+
+  View add(DType dtype, std::int64_t numel) {
+    tensors_.push_back(std::make_unique<Tensor>(device_->memory(), dtype, Shape{numel}, "bench"));
+    return tensors_.back()->view();
+  }
+
+  /// By the updating threads, so that they touch the pages first; 0.01, so that nothing is zero or
+  /// subnormal.
+  void fill(const View& view) {
+    stream_->launch("fill", {writes(view)}, [view] {
+      parallel_for(view.numel(), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+        if (view.dtype() == DType::f32)
+          std::fill(view.as<float>() + begin, view.as<float>() + end, 0.01f);
+        else if (view.dtype() == DType::bf16)
+          std::fill(view.as<bf16>() + begin, view.as<bf16>() + end, to_bf16(0.01f));
+        else
+          std::fill(view.as<f16>() + begin, view.as<f16>() + end, to_f16(0.01f));
+      });
+    });
+  }
+
+  template <typename Work>
+  double time(const Work& work) {
+    const std::int64_t begin = now_ns();
+    work();
+    stream_->synchronize();
+    return static_cast<double>(now_ns() - begin) * 1e-9;
+  }
+
+  Adam rule_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+  UpdateSlice slice_;
+  std::int64_t step_ = 0;
+};
+
+void run_one(const Options& options, std::int64_t numel, int threads) {
+  Subject subject(options, numel, threads);
+  std::vector<double> adam, null;
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    null.push_back(subject.time_null());
+    adam.push_back(subject.time_adam());
+  }
+  const double seconds = median(adam), ceiling = median(null);
+  const double best = *std::min_element(adam.begin(), adam.end());
+  const double best_ceiling = *std::min_element(null.begin(), null.end());
+  std::printf(
+      "adam %s numel %lld threads %d gradient %s copy %s: %.0f M parameters/s, %.2f GB/s; null "
+      "update %.2f GB/s; "
+      "ratio %.3f (best runs: %.2f GB/s, null %.2f GB/s, ratio %.3f)\n",
+      std::string(subject.isa()).c_str(), static_cast<long long>(numel), threads,
+      options.gradient.c_str(), options.copy.c_str(), static_cast<double>(numel) / seconds * 1e-6,
+      subject.bytes() / seconds * 1e-9, subject.bytes() / ceiling * 1e-9, ceiling / seconds,
+      subject.bytes() / best * 1e-9, subject.bytes() / best_ceiling * 1e-9, best_ceiling / best);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void add_bench_adam(CLI::App& bench) {
+  CLI::App* command =
+      bench.add_subcommand("adam", "CPU AdamW beside a null update over the same streams");
+  auto options = std::make_shared<Options>();
+  command->add_option("--numel", options->numels, "Numbers of parameters (16M = 16 * 2^20)")
+      ->delimiter(',');
+  command->add_option("--threads", options->threads, "Numbers of threads")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--gradient", options->gradient, "fp32, bf16 or fp16");
+  command->add_option("--copy", options->copy,
+                      "dtype of the parameter copy written in the same pass, or none");
+  command->add_option("--isa", options->isa, "scalar, avx2, avx512, ...; default: the fastest");
+  command->add_option("--repeats", options->repeats, "Interleaved runs of each")
+      ->check(CLI::PositiveNumber);
+  command->callback([options] {
+    for (const std::string& numel : options->numels)
+      for (const int threads : options->threads) run_one(*options, parse_count(numel), threads);
+  });
+}
+
+}  // namespace zero3d::tools
