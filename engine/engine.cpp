@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
@@ -10,6 +11,7 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/config/load.h"
+#include "zero3d/formats/safetensors_writer.h"
 
 namespace zero3d {
 namespace {
@@ -189,7 +191,20 @@ void Engine::no_sync(const std::function<void()>& body) {
     throw_invalid(concat("no_sync needs ZeRO stage 0 or 1, not ", config_.zero_optimization.stage,
                          ": with sharded gradients every micro-batch is reduced"));
   }
-  if (in_no_sync_) throw_invalid("no_sync scopes do not nest");
+  without_boundary("no_sync", body);
+}
+
+void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
+  if (config_.zero_optimization.stage == 0)
+    throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
+  if (in_no_sync_) throw_invalid("coalesce_grad_reduction inside another scope");
+  model_->begin_coalescing();
+  without_boundary("coalesce_grad_reduction", body);
+  model_->end_coalescing();
+}
+
+void Engine::without_boundary(const char* scope, const std::function<void()>& body) {
+  if (in_no_sync_) throw_invalid(concat(scope, " inside another scope: they do not nest"));
   in_no_sync_ = true;
   try {
     body();
@@ -201,7 +216,8 @@ void Engine::no_sync(const std::function<void()>& body) {
 }
 
 void Engine::step() {
-  if (in_no_sync_) throw_invalid("step() inside no_sync: leave the scope first");
+  if (in_no_sync_)
+    throw_invalid("step() inside no_sync or coalesce_grad_reduction: leave the scope first");
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
   if (boundary) optimizer_step();
@@ -252,6 +268,35 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
     step();
   }
   return last_;
+}
+
+bool Engine::save_16bit_model(const std::string& folder, const std::string& filename) {
+  const ZeroConfig& zero = config_.zero_optimization;
+  if (zero.stage == 3 && !zero.gather_16bit_weights_on_model_save) {
+    log_warning(
+        "save_16bit_model saves nothing: set "
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save to true");
+    return false;
+  }
+  const ParamLayout& layout = model_->layout();
+  std::vector<TensorDeclaration> tensors;
+  for (const Unit& unit : layout.units()) {
+    for (int index : unit.parameters) {
+      const ParameterSpec& spec = layout.parameter(index).spec;
+      tensors.push_back({spec.name, spec.shape, model_->dtype()});
+    }
+  }
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (world_.rank() == 0) {
+    std::filesystem::create_directories(folder);
+    writer = std::make_unique<SafetensorsWriter>(
+        (std::filesystem::path(folder) / filename).string(), std::move(tensors));
+  }
+  model_->for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
+    if (writer) writer->write(spec.name, value);
+  });
+  if (writer) writer->commit();
+  return true;
 }
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {

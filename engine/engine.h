@@ -77,6 +77,16 @@ class Engine {
   /// step inside.
   void no_sync(const std::function<void()>& body);
 
+  /// While `body` runs (forward and backward of several micro-batches), gradients are only added up
+  /// on this rank; their sum is reduced once, at its end. ZeRO stages 1 to 3. No step inside.
+  void coalesce_grad_reduction(const std::function<void()>& body);
+
+  /// Writes the training parameters, whole, to folder/filename as safetensors; rank 0 writes, every
+  /// rank calls. Stage 3 needs stage3_gather_16bit_weights_on_model_save, else it logs so and
+  /// returns false. Throws IoError.
+  bool save_16bit_model(const std::string& folder,
+                        const std::string& filename = "model.safetensors");
+
   /// Mean loss over the batches of all ranks, without gradients.
   double eval_batch(std::span<const MicroBatch> micro_batches);
   /// Logits [V] of the position after the last of `tokens`. Collective at stage 3: every rank gives
@@ -104,6 +114,7 @@ class Engine {
   Values stage(const MicroBatch& batch);
   RandomKey random_key(std::int64_t batch) const;
   void optimizer_step();
+  void without_boundary(const char* scope, const std::function<void()>& body);
 
   const Config& config_;
   const Module& module_;
@@ -125,7 +136,7 @@ class Engine {
   std::int64_t planned_batch_ = 0;
   std::int64_t planned_sequence_ = 0;
   int boundary_override_ = -1;
-  bool in_no_sync_ = false;
+  bool in_no_sync_ = false;  ///< Or in a coalescing scope: no boundary inside.
   std::int64_t last_step_end_ns_ = 0;
 };
 

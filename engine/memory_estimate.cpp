@@ -34,6 +34,7 @@ std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
     for (const BucketPlan::Slot& slot : bucket.slots) shards += layout.unit(slot.unit).shard;
     largest = std::max(largest, shards);
   }
+  if (inputs.all_reduces_copies) largest += buckets.largest_bucket();
   return bytes + largest * static_cast<std::int64_t>(sizeof(float));
 }
 

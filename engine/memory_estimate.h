@@ -22,6 +22,7 @@ struct MemoryInputs {
   bool shard_accumulators = false;
   bool reduce_each_micro_batch = false;
   bool slots_needed = false;
+  bool all_reduces_copies = false;  ///< reduce_scatter false with 16-bit gradients.
   DType parameter_dtype = DType::f32;
   DType accumulation_dtype = DType::f32;
   DType master_dtype = DType::f32;

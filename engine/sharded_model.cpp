@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
@@ -36,6 +37,7 @@ GradientReducerOptions reducer_options(const Config& config, const ShardingPolic
   options.gradient_dtype = model_dtype(config);
   options.accumulation_dtype = accumulation_dtype(config);
   options.reduce_each_micro_batch = policy.gradients || reduce_each_micro_batch;
+  options.reduce_scatter = config.zero_optimization.reduce_scatter;
   options.shard_accumulators = policy.gradients;
   options.slots_needed = options.reduce_each_micro_batch ||
                          config.gradient_accumulation_steps > 1 ||
@@ -82,9 +84,10 @@ ShardedModel::ShardedModel(const Config& config,
   backward_down_to_ = lowest_trainable_block(*layout_);
   buckets_ = plan_buckets(
       *layout_, {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
-  store_ = std::make_unique<ParameterStore>(device, *layout_, groups_,
-                                            ParameterStoreOptions{dtype_, policy_.parameters},
-                                            *compute_, *gather_);
+  store_ = std::make_unique<ParameterStore>(
+      device, *layout_, groups_,
+      ParameterStoreOptions{dtype_, policy_.parameters, zero.allgather_bucket_size}, *compute_,
+      *gather_);
   const auto source =
       options.source == nullptr ? make_initial_values_source(options.seed) : nullptr;
   store_->load(options.source == nullptr ? *source : *options.source);
@@ -112,6 +115,7 @@ MemoryInputs ShardedModel::memory_inputs() const {
   inputs.shard_accumulators = reducer.shard_accumulators;
   inputs.reduce_each_micro_batch = reducer.reduce_each_micro_batch;
   inputs.slots_needed = reducer.slots_needed;
+  inputs.all_reduces_copies = all_reduces_copies(reducer, layout_->shards());
   inputs.parameter_dtype = dtype_;
   inputs.accumulation_dtype = reducer.accumulation_dtype;
   inputs.master_dtype = master_dtype(config_);
@@ -221,14 +225,31 @@ void ShardedModel::ready(int block) {
   }
 }
 
+void ShardedModel::begin_coalescing() { reducer_->begin_coalescing(); }
+
+void ShardedModel::end_coalescing() { reducer_->end_coalescing(); }
+
 void ShardedModel::add_loss(const ConstView& loss) { reporter_->add_loss(*compute_, loss); }
 
 double ShardedModel::loss_seed(int micro_batches) const { return scaler_.scale() / micro_batches; }
 
+/// compute_grad_norm false leaves it out, unless 16-bit gradients must be looked at for overflow.
+bool ShardedModel::takes_norm() const {
+  return config_.zero_optimization.compute_grad_norm || is_16bit(dtype_);
+}
+
+/// bf16.check_grad_overflow false lets non-finite gradients into the weights at ZeRO stages 1 and
+/// 2, as DeepSpeed does.
+bool ShardedModel::skips_non_finite() const {
+  const int stage = config_.zero_optimization.stage;
+  return !(config_.bf16.enabled && !config_.bf16.check_grad_overflow && (stage == 1 || stage == 2));
+}
+
 StepOutcome ShardedModel::step(int micro_batches) {
   times_.mark(*compute_, StepPhase::reduce);
   reducer_->finish(*compute_);
-  StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches);
+  const bool with_norm = takes_norm();
+  StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
   StepOutcome outcome;
   outcome.loss = report.loss;
   outcome.loss_scale = scaler_.scale();
@@ -236,12 +257,15 @@ StepOutcome ShardedModel::step(int micro_batches) {
   if (report.finite && matrices_->needed()) {
     matrices_->run(*compute_, *reducer_, *optimizer_, settings, applied_steps_ + 1,
                    outcome.loss_scale);
-    report = reporter_->exchange(*compute_, *reducer_, micro_batches);
+    report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
   }
+  if (!config_.zero_optimization.compute_grad_norm)
+    report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
   outcome.lr = settings.front().lr;
-  scaler_.update(!report.finite);
-  if (!report.finite) return skip(report, outcome);
+  const bool overflow = !report.finite && skips_non_finite();
+  scaler_.update(overflow);
+  if (overflow) return skip(report, outcome);
 
   consecutive_skips_ = 0;
   outcome.applied = true;

@@ -103,6 +103,9 @@ class ShardedModel {
   std::vector<GradientTarget> gradients(int block);
   /// All gradients of `block` are enqueued on compute().
   void ready(int block);
+  /// Micro-batches between the two are only added up on this rank, and reduced as one at the end.
+  void begin_coalescing();
+  void end_coalescing();
   /// Adds a micro-batch's loss, fp32 [2] = (sum, count), to the step's mean.
   void add_loss(const ConstView& loss);
 
@@ -139,6 +142,8 @@ class ShardedModel {
   int position(int block, Phase phase) const;
   MemoryInputs memory_inputs() const;
   FetchOptions fetch_options(std::int64_t activation_bytes, bool forward_only) const;
+  bool takes_norm() const;
+  bool skips_non_finite() const;
   StepOutcome skip(const StepReport& report, StepOutcome outcome);
 
   const Config& config_;

@@ -79,6 +79,12 @@ std::int64_t BucketPlan::total_elements() const {
   return total;
 }
 
+std::int64_t BucketPlan::largest_bucket() const {
+  std::int64_t largest = 0;
+  for (const Bucket& bucket : buckets) largest = std::max(largest, bucket.elements);
+  return largest;
+}
+
 BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options) {
   BucketPlan plan;
   plan.bucket_elements = size_in_force(layout, options.bucket_elements);

@@ -10,7 +10,8 @@
 namespace zero3d {
 
 struct BucketOptions {
-  std::int64_t bucket_elements = 500'000'000;  ///< reduce_bucket_size. A larger block travels alone.
+  std::int64_t bucket_elements =
+      500'000'000;  ///< reduce_bucket_size. A larger block travels alone.
   int buffers = 2;  ///< 2 with overlap_comm: one fills while the other is reduced.
 };
 
@@ -32,6 +33,7 @@ struct BucketPlan {
   std::vector<std::int64_t> slot_offset;  ///< Per unit, in its bucket's buffer.
   std::vector<std::int64_t> buffer_elements;
   std::int64_t bucket_elements = 0;     ///< The size in force.
+  std::int64_t largest_bucket() const;  ///< Elements.
   std::int64_t total_elements() const;  ///< Of all buffers, own ones included.
 };
 

@@ -6,6 +6,10 @@
 
 namespace zero3d {
 
+bool all_reduces_copies(const GradientReducerOptions& options, int shards) {
+  return !options.reduce_scatter && shards > 1 && options.gradient_dtype != DType::f32;
+}
+
 GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
                                  ZeroGroups& groups, const GradientReducerOptions& options,
                                  Stream& compute, Stream& reduce)
@@ -19,7 +23,7 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       shared_buffers_(plan.buffer_elements.size()),
       own_buffers_(plan.buckets.size()),
       units_(layout.units().size()),
-      waiting_(plan.buckets.size()) {
+      buckets_(plan.buckets.size()) {
   std::int64_t largest_partial = 0;
   for (std::size_t index = 0; index < plan.buckets.size(); ++index) {
     std::int64_t shards = 0;
@@ -42,6 +46,10 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
                                             Shape{plan.buffer_elements[index]}, "gradient buckets");
   }
   if (options.reduce_each_micro_batch) {
+    if (all_reduces_copies(options, layout.shards())) {
+      all_reduced_ =
+          Tensor(device.memory(), DType::f32, Shape{plan.largest_bucket()}, "gradient buckets");
+    }
     partial_ = Tensor(device.memory(), DType::f32, Shape{largest_partial}, "gradient buckets");
   }
 }
@@ -49,8 +57,10 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
 void GradientReducer::begin_micro_batch(int index, bool last) {
   micro_batch_ = index;
   last_ = last;
-  for (std::size_t bucket = 0; bucket < waiting_.size(); ++bucket)
-    waiting_[bucket] = static_cast<int>(plan_.buckets[bucket].slots.size());
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    buckets_[bucket].waiting = static_cast<int>(plan_.buckets[bucket].slots.size());
+    if (index == 0) buckets_[bucket].filled = false;
+  }
 }
 
 /// The first micro-batch's gradient can be written straight into the accumulator when that is whole
@@ -79,32 +89,35 @@ View GradientReducer::open(int unit) {
   open = slot(unit);
   const BufferState& buffer = buffer_of(plan_.bucket_of[static_cast<std::size_t>(unit)]);
   if (buffer.free.recorded()) compute_.wait(buffer.free);
-  for (const auto& [begin, end] : layout_.gaps(unit))
+  for (const auto& [begin, end] : layout_.gaps(unit)) {
     device_.fill_zero(compute_, open.flat(begin, end - begin));
+  }
   return open;
 }
 
 void GradientReducer::ready(int unit) {
-  const int index = plan_.bucket_of[static_cast<std::size_t>(unit)];
+  const auto index = static_cast<std::size_t>(plan_.bucket_of[static_cast<std::size_t>(unit)]);
   units_[static_cast<std::size_t>(unit)].open = View();
-  if (--waiting_[static_cast<std::size_t>(index)] == 0)
-    flush(plan_.buckets[static_cast<std::size_t>(index)], buffer_of(index));
+  if (--buckets_[index].waiting == 0) flush(index);
 }
 
-void GradientReducer::flush(const BucketPlan::Bucket& bucket, BufferState& buffer) {
+void GradientReducer::flush(std::size_t index) {
   Event written;
   compute_.record(written);
   reduce_.wait(written);
-  if (options_.reduce_each_micro_batch) {
-    reduce_and_accumulate(bucket);
+  if (options_.reduce_each_micro_batch && coalescing_) {
+    coalesce(index);
+  } else if (options_.reduce_each_micro_batch) {
+    reduce_into_shards(index);
   } else {
-    if (!writes_in_place()) accumulate(bucket);
-    if (last_) reduce_accumulated(bucket);
+    if (!writes_in_place()) accumulate(index);
+    if (last_) reduce_accumulated(index);
   }
-  reduce_.record(buffer.free);
+  reduce_.record(buffer_of(static_cast<int>(index)).free);
 }
 
-void GradientReducer::accumulate(const BucketPlan::Bucket& bucket) {
+void GradientReducer::accumulate(std::size_t index) {
+  const BucketPlan::Bucket& bucket = plan_.buckets[index];
   for (const BucketPlan::Slot& entry : bucket.slots) {
     const View accumulator = units_[static_cast<std::size_t>(entry.unit)].accumulator.view();
     if (micro_batch_ == 0) {
@@ -115,7 +128,8 @@ void GradientReducer::accumulate(const BucketPlan::Bucket& bucket) {
   }
 }
 
-void GradientReducer::reduce_accumulated(const BucketPlan::Bucket& bucket) {
+void GradientReducer::reduce_accumulated(std::size_t index) {
+  const BucketPlan::Bucket& bucket = plan_.buckets[index];
   std::vector<ReduceSegment> segments;
   for (const BucketPlan::Slot& entry : bucket.slots) {
     segments.push_back(
@@ -124,19 +138,63 @@ void GradientReducer::reduce_accumulated(const BucketPlan::Bucket& bucket) {
   sum_over_ranks(segments);
 }
 
-void GradientReducer::reduce_and_accumulate(const BucketPlan::Bucket& bucket) {
+/// Sums one bucket's gradients of this micro-batch, or of those coalesced, over the ranks into the
+/// shards' accumulators.
+void GradientReducer::reduce_into_shards(std::size_t index) {
+  const BucketPlan::Bucket& bucket = plan_.buckets[index];
+  const bool first = !buckets_[index].filled;
   std::vector<ReduceSegment> segments;
   std::int64_t offset = 0;
   for (const BucketPlan::Slot& entry : bucket.slots) {
     const std::int64_t shard = layout_.unit(entry.unit).shard;
-    segments.push_back({slot(entry.unit), micro_batch_ == 0 ? reduced(entry.unit)
-                                                            : partial_.view().flat(offset, shard)});
+    const Tensor& coalesced = units_[static_cast<std::size_t>(entry.unit)].coalesced;
+    const View source = buckets_[index].coalesced ? coalesced.view() : slot(entry.unit);
+    segments.push_back({source, first ? reduced(entry.unit) : partial_.view().flat(offset, shard)});
     offset += shard;
   }
   sum_over_ranks(segments);
-  if (micro_batch_ == 0) return;
-  for (std::size_t i = 0; i < segments.size(); ++i)
+  buckets_[index].filled = true;
+  if (first) return;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
     kernels::add(reduce_, segments[i].shard, reduced(bucket.slots[i].unit));
+  }
+}
+
+void GradientReducer::begin_coalescing() {
+  coalescing_ = true;
+  if (!options_.reduce_each_micro_batch)
+    return;                // the accumulators are whole already and reduced at the window's end
+  compute_.synchronize();  // the new memory may have been an activation's
+  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    for (const BucketPlan::Slot& entry : bucket.slots) {
+      Tensor& sum = units_[static_cast<std::size_t>(entry.unit)].coalesced;
+      if (sum.defined()) continue;
+      sum = Tensor(device_.memory(), options_.accumulation_dtype,
+                   Shape{layout_.unit(entry.unit).padded}, "gradients");
+    }
+  }
+}
+
+void GradientReducer::coalesce(std::size_t index) {
+  const BucketPlan::Bucket& bucket = plan_.buckets[index];
+  for (const BucketPlan::Slot& entry : bucket.slots) {
+    const View sum = units_[static_cast<std::size_t>(entry.unit)].coalesced.view();
+    if (!buckets_[index].coalesced) {
+      kernels::convert(reduce_, slot(entry.unit), sum);
+    } else {
+      kernels::add(reduce_, slot(entry.unit), sum);
+    }
+  }
+  buckets_[index].coalesced = true;
+}
+
+void GradientReducer::end_coalescing() {
+  coalescing_ = false;
+  for (std::size_t index = 0; index < buckets_.size(); ++index) {
+    if (!buckets_[index].coalesced) continue;
+    reduce_into_shards(index);
+    buckets_[index].coalesced = false;
+  }
 }
 
 /// Sum over the shard group, then over the replicas; the mean's divisor is applied where the
@@ -151,15 +209,38 @@ void GradientReducer::sum_over_ranks(const std::vector<ReduceSegment>& segments)
   second.wire = options_.wire;
   const bool replicated = groups_.replica->size() > 1;
   (replicated ? second : first).scale_out = static_cast<float>(before / ranks);
-  groups_.shard->reduce_scatter(reduce_, segments, first);
+  reduce_to_shards(segments, first);
   if (!replicated) return;
   for (const ReduceSegment& segment : segments)
     groups_.replica->all_reduce(reduce_, segment.shard, second);
 }
 
+void GradientReducer::reduce_to_shards(const std::vector<ReduceSegment>& segments,
+                                       const ReduceOptions& options) {
+  if (options_.reduce_scatter || layout_.shards() == 1)
+    return groups_.shard->reduce_scatter(reduce_, segments, options);
+  std::int64_t offset = 0;
+  for (const ReduceSegment& segment : segments) {
+    const std::int64_t elements = segment.full.numel();
+    View whole(const_cast<std::byte*>(segment.full.data()), segment.full.dtype(),
+               Shape{elements});  // ours, as a slot or accumulator
+    if (whole.dtype() !=
+        segment.shard.dtype()) {  // reduced in the dtype of the result, as a reduce-scatter would
+      const View copy = all_reduced_.view().flat(offset, elements);
+      kernels::convert(reduce_, whole, copy);
+      whole = copy;
+      offset += elements;
+    }
+    groups_.shard->all_reduce(reduce_, whole, options);
+    const View mine =
+        whole.flat(groups_.shard->rank() * segment.shard.numel(), segment.shard.numel());
+    if (mine.data() != segment.shard.data()) device_.copy(reduce_, segment.shard, mine);
+  }
+}
+
 void GradientReducer::finish(Stream& stream) {
   if (!last_ && !options_.reduce_each_micro_batch) {  // the caller ended the window after the fact
-    for (const BucketPlan::Bucket& bucket : plan_.buckets) reduce_accumulated(bucket);
+    for (std::size_t index = 0; index < buckets_.size(); ++index) reduce_accumulated(index);
   }
   Event reduced;
   reduce_.record(reduced);

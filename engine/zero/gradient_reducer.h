@@ -23,6 +23,8 @@ struct GradientReducerOptions {
   DType gradient_dtype = DType::f32;      ///< What backward writes: the training parameters' dtype.
   DType accumulation_dtype = DType::f32;  ///< What micro-batches are added up in.
   bool reduce_each_micro_batch = false;   ///< Stages 2 and 3, or the debug switch.
+  bool reduce_scatter =
+      true;  ///< False: all-reduce and keep the own shard; the same values, twice the volume.
   bool shard_accumulators = false;  ///< Stages 2 and 3: keep only the shard between micro-batches.
   bool slots_needed =
       true;  ///< More than one micro-batch, or another dtype: backward cannot write in place.
@@ -31,6 +33,9 @@ struct GradientReducerOptions {
   double predivide_factor = 1.0;  ///< Divide by this before the sum, by the rest after it.
   std::optional<DType> wire;  ///< communication_data_type, when it is not what is summed anyway.
 };
+
+/// Whether reduce_scatter false needs fp32 copies of 16-bit buckets.
+bool all_reduces_copies(const GradientReducerOptions& options, int shards);
 
 class GradientReducer {
  public:
@@ -49,6 +54,11 @@ class GradientReducer {
   /// reduced().
   void finish(Stream& stream);
 
+  /// Between the two, micro-batches are only added up on this rank; the end reduces their sum as
+  /// one. Allocates whole accumulators the first time where the stage keeps shards.
+  void begin_coalescing();
+  void end_coalescing();
+
   /// This rank's shard of the averaged gradient, [shard] in accumulation_dtype; valid after finish,
   /// until the next window.
   View reduced(int unit);
@@ -58,18 +68,27 @@ class GradientReducer {
     Tensor storage;
     Event free;  ///< The reduce stream is done with the bucket that used it last.
   };
+  struct BucketState {
+    int waiting = 0;         ///< Units not ready yet in this micro-batch.
+    bool filled = false;     ///< The shards' accumulators hold something of this window.
+    bool coalesced = false;  ///< The coalesced sums do.
+  };
   struct UnitState {
     Tensor accumulator;  ///< Padded, or the shard.
+    Tensor
+        coalesced;  ///< Padded: the sum of coalesced micro-batches, where accumulator is a shard.
     View open;
   };
   bool writes_in_place() const;
   BufferState& buffer_of(int bucket);
   View slot(int unit);
-  void flush(const BucketPlan::Bucket& bucket, BufferState& buffer);
-  void accumulate(const BucketPlan::Bucket& bucket);
-  void reduce_accumulated(const BucketPlan::Bucket& bucket);
-  void reduce_and_accumulate(const BucketPlan::Bucket& bucket);
+  void flush(std::size_t bucket);
+  void accumulate(std::size_t bucket);
+  void reduce_accumulated(std::size_t bucket);
+  void coalesce(std::size_t bucket);
+  void reduce_into_shards(std::size_t bucket);
   void sum_over_ranks(const std::vector<ReduceSegment>& segments);
+  void reduce_to_shards(const std::vector<ReduceSegment>& segments, const ReduceOptions& options);
 
   Device& device_;
   const ParamLayout& layout_;
@@ -81,10 +100,12 @@ class GradientReducer {
   std::vector<BufferState> shared_buffers_;
   std::vector<BufferState> own_buffers_;  ///< Per bucket; used by those with a buffer of their own.
   std::vector<UnitState> units_;
-  std::vector<int> waiting_;  ///< Per bucket: units not ready yet in this micro-batch.
-  Tensor partial_;            ///< Reduced shards of one bucket on their way into the accumulators.
+  std::vector<BucketState> buckets_;
+  Tensor all_reduced_;  ///< fp32 copies of one bucket's 16-bit gradients, for reduce_scatter false.
+  Tensor partial_;      ///< Reduced shards of one bucket on their way into the accumulators.
   int micro_batch_ = 0;
   bool last_ = false;
+  bool coalescing_ = false;
 };
 
 }  // namespace zero3d

@@ -66,6 +66,7 @@ void ParameterStore::load(const ParameterSource& source) {
     }
     publish(unit);
   }
+  gather_published();
   compute_.synchronize();
   gather_.synchronize();
 }
@@ -186,13 +187,29 @@ void ParameterStore::publish(int unit) {
   UnitState& s = state(unit);
   compute_.record(s.updated);
   if (!s.whole.defined() || layout_.shards() == 1) return;
-  gather_.wait(s.updated);
-  const GatherSegment segment{shard(unit), s.whole.view()};
-  groups_.gather->all_gather(gather_, {&segment, 1});
-  gather_.record(s.ready);
+  // At most a quarter of the model at a time, so that gathering overlaps the update however small
+  // the model is.
+  const std::int64_t limit = std::min(options_.publish_elements, layout_.padded() / 4);
+  const std::int64_t elements = layout_.unit(unit).padded;
+  if (published_elements_ > 0 && published_elements_ + elements > limit) gather_published();
+  published_.push_back(unit);
+  published_elements_ += elements;
+}
+
+void ParameterStore::gather_published() {
+  std::vector<GatherSegment> segments;
+  for (int unit : published_) {
+    gather_.wait(state(unit).updated);
+    segments.push_back({shard(unit), state(unit).whole.view()});
+  }
+  if (!segments.empty()) groups_.gather->all_gather(gather_, segments);
+  for (int unit : published_) gather_.record(state(unit).ready);
+  published_.clear();
+  published_elements_ = 0;
 }
 
 void ParameterStore::end_step() {
+  gather_published();
   for (UnitState& s : units_) s.secondary_valid = false;
 }
 
@@ -212,6 +229,7 @@ void ParameterStore::store_whole(int unit, const ConstView& whole) {
   const std::int64_t elements = layout_.unit(unit).shard;
   device_.copy(compute_, shard(unit), whole.flat(groups_.gather->rank() * elements, elements));
   publish(unit);
+  gather_published();
   state(unit).secondary_valid = false;
   compute_.synchronize();
   gather_.synchronize();

@@ -21,6 +21,8 @@ namespace zero3d {
 struct ParameterStoreOptions {
   DType dtype = DType::f32;
   bool shard_parameters = false;  ///< Stage 3: only shards live between uses.
+  std::int64_t publish_elements =
+      500'000'000;  ///< allgather_bucket_size: updated parameters gathered at a time.
 };
 
 class ParameterStore {
@@ -48,7 +50,7 @@ class ParameterStore {
   /// The compute stream has work enqueued that wrote shard(unit): brings the whole copy, if one is
   /// kept, up to date.
   void publish(int unit);
-  /// All shards are updated: secondary copies are stale.
+  /// All shards are updated: gathers what is still to be published; secondary copies are stale.
   void end_step();
 
   /// The whole padded unit on every rank for the host to read; collective, host-blocking. For
@@ -80,6 +82,7 @@ class ParameterStore {
   }
   UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   View whole_view(int unit);
+  void gather_published();
   void issue_gather(int unit, const View& target);
   void gather_on_demand(int unit);
   void give_up(int unit);
@@ -93,6 +96,8 @@ class ParameterStore {
   Stream& compute_;
   Stream& gather_;
   std::vector<UnitState> units_;
+  std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
+  std::int64_t published_elements_ = 0;
   FetchPlan training_plan_;
   FetchPlan forward_plan_;
   FencedArena arena_;

@@ -69,23 +69,29 @@ void StepReporter::find_non_finite(const double* sums, Part& part) const {
   }
 }
 
-StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int micro_batches) {
+/// Enqueues the block sums of the reduced gradients: the norm's first level.
+void StepReporter::sum_blocks(Stream& stream, GradientReducer& reducer) {
   std::int64_t first = 0;
   for (int unit : units_) {
     const std::int64_t blocks = layout_.unit(unit).shard / kernels::kNormBlock;
     kernels::square_sums(stream, reducer.reduced(unit), block_sums_.view().flat(first, blocks));
     first += blocks;
   }
+}
+
+StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int micro_batches,
+                                  bool with_norm) {
+  if (with_norm) sum_blocks(stream, reducer);
   const View sums = block_sums_.view();
   const View losses = losses_.view();
   const View mine = mine_.view();
-  const bool owner = groups_.replica->rank() == 0;
+  const bool counts = with_norm && groups_.replica->rank() == 0;
   const bool has_loss = losses_started_;
   stream.launch("norm of this rank", {reads(sums), reads(losses), writes(mine)},
-                [this, sums, losses, mine, owner, has_loss] {
+                [this, sums, losses, mine, counts, has_loss] {
                   Part part;
                   const double* values = sums.as<double>();
-                  for (std::int64_t i = 0; owner && i < sums.numel(); ++i)
+                  for (std::int64_t i = 0; counts && i < sums.numel(); ++i)
                     part.squares.add(values[i]);
                   if (!part.squares.finite()) find_non_finite(values, part);
                   part.loss = has_loss ? *losses.as<double>() : 0;
@@ -97,7 +103,14 @@ StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int 
   stream.record(done);
   done.wait();
   losses_started_ = false;
+  StepReport report = merge();
+  report.loss /= static_cast<double>(groups_.data_parallel->size()) * micro_batches;
+  if (!with_norm) report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  return report;
+}
 
+/// What the parts of all ranks add up to; the loss is their plain sum.
+StepReport StepReporter::merge() const {
   const ConstView all = device_.host_read(all_.view());
   StepReport report;
   ExactSum squares;
@@ -106,14 +119,12 @@ StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int 
     std::memcpy(&part, all.data() + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
     squares.add(part.squares);
     report.loss += part.loss;
-    if (part.bad_parameter >= 0 &&
-        (report.bad_parameter < 0 || part.bad_parameter < report.bad_parameter)) {
-      report.bad_parameter = part.bad_parameter;
-      report.bad_rank = rank;
-      report.bad_is_nan = part.bad_is_nan != 0;
-    }
+    if (part.bad_parameter < 0) continue;
+    if (report.bad_parameter >= 0 && report.bad_parameter <= part.bad_parameter) continue;
+    report.bad_parameter = part.bad_parameter;
+    report.bad_rank = rank;
+    report.bad_is_nan = part.bad_is_nan != 0;
   }
-  report.loss /= static_cast<double>(groups_.data_parallel->size()) * micro_batches;
   report.finite = squares.finite();
   report.gradient_norm = std::sqrt(squares.value());
   return report;

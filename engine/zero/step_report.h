@@ -41,10 +41,14 @@ class StepReporter {
   void add_loss(Stream& stream, const ConstView& loss);
   /// Enqueues the block sums of all reduced gradients and the exchange, then waits for the result.
   /// Resets for the next step.
-  StepReport exchange(Stream& stream, GradientReducer& reducer, int micro_batches);
+  /// `with_norm` false leaves the gradients unread: the norm is NaN and they count as finite.
+  StepReport exchange(Stream& stream, GradientReducer& reducer, int micro_batches,
+                      bool with_norm = true);
 
  private:
   struct Part;
+  void sum_blocks(Stream& stream, GradientReducer& reducer);
+  StepReport merge() const;
   void find_non_finite(const double* sums, Part& part) const;
 
   Device& device_;
