@@ -286,8 +286,9 @@ class Parser {
                            "' where a key was expected; check for a superfluous or "
                            "missing brace, or put quotes around the key"));
       } else if (end != std::string_view::npos) {
-        fail(end, concat("a key without quotes ends at a blank; put quotes around \"",
-                         strip(text_.substr(begin, at_ + 1 - begin)), "...\""));
+        fail(end,
+             "a key without quotes ends at a blank, and ':' must follow; put quotes around a key "
+             "that has blanks");
       }
     }
     if (at_ == begin) fail(begin, "found ':' without a key before it");

@@ -320,6 +320,26 @@ void check_data_efficiency(Reader& reader, const JsonValue& root, const Config& 
   }
 }
 
+/// Python's idea of nothing: these folders must not be that.
+bool is_falsy(const JsonValue& value) {
+  return value.is_null() || value == JsonValue(false) || value == JsonValue(0) ||
+         (value.is_string() && value.as_string().empty()) ||
+         (value.is_array() && value.items().empty()) ||
+         (value.is_object() && value.members().empty());
+}
+
+void check_autotuning(Reader& reader, const JsonValue& root) {
+  const JsonValue* section = root.find("autotuning");
+  for (const char* key : {"results_dir", "exps_dir"}) {
+    const JsonValue* value = section == nullptr ? nullptr : section->find(key);
+    if (value == nullptr || !is_falsy(*value)) continue;
+    reader.error(
+        join_path("autotuning", key),
+        concat("must name a folder, found ", value->excerpt(), "; remove it for the default"),
+        value->position());
+  }
+}
+
 void check_activations_and_degrees(Reader& reader, const JsonValue& root, const Config& config) {
   const JsonValue* section = root.find("activation_checkpointing");
   const auto& checkpointing = config.activation_checkpointing;
@@ -343,7 +363,8 @@ void finish_zero(Reader& reader, const JsonValue& root, Config& config) {
   replace_deprecated(reader, root, config);
   ZeroConfig& zero = config.zero_optimization;
   const JsonValue* section = root.find("zero_optimization");
-  if (section != nullptr && section->is_bool() && root.find("allgather_size") != nullptr) {
+  if (section != nullptr && section->is_bool() && section->as_bool() &&
+      root.find("allgather_size") != nullptr) {
     zero.allgather_bucket_size = config.allgather_size;
     reader.record("zero_optimization.allgather_bucket_size", ValueSource::file,
                   "as allgather_size");
@@ -357,14 +378,14 @@ void finish_zero(Reader& reader, const JsonValue& root, Config& config) {
     const ZenFlowConfig& flow = *zero.zenflow;
     const TextPosition position = position_of(root, "zero_optimization", "zenflow");
     if (flow.select_strategy == "auto" && flow.select_interval) {
-      reader.error(
+      reader.train_error(
           "zero_optimization.zenflow.select_interval",
           "a number needs select_strategy \"step\" or \"epoch\"; write \"auto\" or name one",
           position);
     } else if (flow.select_strategy != "auto" && !flow.select_interval) {
-      reader.error("zero_optimization.zenflow.select_interval",
-                   concat("select_strategy \"", flow.select_strategy, "\" needs a number here"),
-                   position);
+      reader.train_error(
+          "zero_optimization.zenflow.select_interval",
+          concat("select_strategy \"", flow.select_strategy, "\" needs a number here"), position);
     }
   }
 }
@@ -409,6 +430,7 @@ void finish_rest(Reader& reader, const JsonValue& root, Config& config) {
   check_param_dtype(reader, root, config);
   check_reduction(reader, root, config);
   check_data_efficiency(reader, root, config);
+  check_autotuning(reader, root);
   check_activations_and_degrees(reader, root, config);
   warn_without_effect(reader, root, config);
 }

@@ -67,8 +67,8 @@ const Section& dynamic_batching_section() {
     b.add("enabled", &C::enabled, "Batches of equal tokens instead of equal samples.");
     b.add("lr_scaling_method", &C::lr_scaling_method, "How the rate follows the batch.")
         .one_of({"linear", "sqrt", "none"});
-    b.add("min_batch_size", &C::min_batch_size, "Samples of a batch at least.");
-    b.add("max_batch_size", &C::max_batch_size, "Samples of a batch at most.");
+    b.add("min_batch_size", &C::min_batch_size, "Samples of a batch at least.").check();
+    b.add("max_batch_size", &C::max_batch_size, "Samples of a batch at most.").check();
     b.add("sequence_picking_order", &C::sequence_picking_order, "Order of the samples.")
         .one_of({"random", "seqlen", "dataloader"});
     b.add("max_tokens", &C::max_tokens, "Tokens of a batch; required when enabled.");
@@ -131,9 +131,11 @@ const Section& random_ltd_section() {
     b.add("model_type", &C::model_type, "encoder or decoder.");
     b.add("hidden_state_order", &C::hidden_state_order, "Order of the hidden state's dims.");
     b.nest("random_ltd_schedule", &C::random_ltd_schedule, ltd_schedule_section(),
-           "How many tokens are kept when.");
+           "How many tokens are kept when.")
+        .unread();
     b.nest("layer_token_lr_schedule", &C::layer_token_lr_schedule, layer_token_lr_section(),
-           "A learning rate by tokens.");
+           "A learning rate by tokens.")
+        .unread();
     return b.build();
   }();
   return section;

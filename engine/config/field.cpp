@@ -32,6 +32,18 @@ void read_value(Reader& reader, const Field& field, const std::string& path, con
   if (const auto read = reader.to_bool(field, path, value)) out = *read;
 }
 
+void read_bit(Reader& reader, const Field& field, const std::string& path, const JsonValue& value,
+              bool& out) {
+  if (value.is_bool()) {
+    out = value.as_bool();
+  } else if (value.is_integer()) {
+    out = value.as_integer() != 0;
+  } else {
+    reader.refuse(field, path, value, "true or false",
+                  value.is_string() && !value.is_quoteless() ? "write it without quotes" : "");
+  }
+}
+
 void read_value(Reader& reader, const Field& field, const std::string& path, const JsonValue& value,
                 int& out) {
   if (const auto read = reader.to_integer(field, path, value)) out = static_cast<int>(*read);

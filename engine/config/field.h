@@ -28,6 +28,7 @@ struct Field {
   bool auto_default = false;   ///< "auto" stands for the default (always so in a strict section).
   bool auto_is_value = false;  ///< "auto" is a value of its own.
   bool plain_integer = false;  ///< No booleans, and no "1000.0" in a string.
+  bool lenient_kind = false;   ///< A section that DeepSpeed does not look into while reading.
   bool legacy = false;         ///< Deprecated: reported as it was, never written to a new file.
   bool hidden = false;         ///< Not part of the resolved configuration nor of the documentation.
   const Section* nested = nullptr;
@@ -49,8 +50,10 @@ struct Field {
   Field& or_null() { return nullable = true, *this; }
   Field& check() { return checked = true, *this; }
   Field& auto_means_default() { return auto_default = true, *this; }
+  Field& not_null() { return nullable = false, *this; }
   Field& or_auto() { return auto_is_value = true, *this; }
   Field& plain() { return plain_integer = true, *this; }
+  Field& unread() { return lenient_kind = true, *this; }
   Field& deprecate() { return legacy = true, *this; }
   Field& hide() { return hidden = true, *this; }
 };
@@ -89,6 +92,9 @@ inline JsonValue write_value(const JsonValue& value) { return value; }
 JsonValue write_value(const std::vector<std::string>& value);
 JsonValue write_value(OffloadDevice value);
 JsonValue write_value(DType value);
+
+/// A flag that DeepSpeed combines by a bitwise or: booleans and integers only, no words.
+void read_bit(Reader&, const Field&, const std::string& path, const JsonValue&, bool& out);
 
 template <typename T>
 struct is_optional : std::false_type {};
@@ -129,7 +135,7 @@ class SectionBuilder {
                           const JsonValue& value, void* object) {
       auto& target = static_cast<S*>(object)->*member;
       if constexpr (is_optional<T>::value) {
-        if (value.is_null()) {
+        if (value.is_null() && f.nullable) {
           target.reset();
           return;
         }

@@ -66,7 +66,18 @@ const Section& comms_logger_section() {
     b.add("enabled", &C::enabled,
           "Log every collective. (DeepSpeed logs when the section is there.)");
     b.add("prof_all", &C::prof_all, "All operations, not only those of prof_ops.");
-    b.add("prof_ops", &C::prof_ops, "Operations to log.");
+    b.custom(
+        "prof_ops", "list of strings", "Operations to log.",
+        [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, C& out) {
+          if (!value.is_array()) {
+            r.refuse(f, path, value, "a list of names", value.is_string() ? "put it in [ ]" : "");
+            return;
+          }
+          for (const JsonValue& item : value.items()) {
+            out.prof_ops.push_back(item.is_string() ? item.as_string() : item.dump());
+          }
+        },
+        [](const C& in) { return write_value(in.prof_ops); });
     b.add("verbose", &C::verbose, "A line for each operation.");
     b.add("debug", &C::debug, "With the caller's name.");
     return b.build();
@@ -78,7 +89,13 @@ const Section& flops_profiler_section() {
   static const Section section = [] {
     using C = FlopsProfilerConfig;
     SectionBuilder<C> b("flops_profiler", false);
-    b.add("enabled", &C::enabled, "Profile one step; also turns wall_clock_breakdown on.").check();
+    b.custom(
+         "enabled", "bool", "Profile one step; also turns wall_clock_breakdown on.",
+         [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, C& out) {
+           read_bit(r, f, path, value, out.enabled);
+         },
+         [](const C& in) { return JsonValue(in.enabled); })
+        .check();
     b.add("recompute_fwd_factor", &C::recompute_fwd_factor, "Share of the forward run again.");
     b.add("profile_step", &C::profile_step, "The step to profile.");
     b.add("module_depth", &C::module_depth, "Depth of the report; -1 all.");

@@ -124,11 +124,12 @@ void unknown_optimizer(Reader& reader, const std::string& type) {
                             hint.empty() ? "" : "; ", hint));
 }
 
-void check_max_grad_norm(Reader& reader, const ConfigParams& params) {
+/// DeepSpeed's reader compares it with 0, but only when there is a type.
+void check_max_grad_norm(Reader& reader, const ConfigParams& params, bool typed) {
   const JsonValue* value = params.find("max_grad_norm");
   if (value == nullptr) return;
   const std::string path = "optimizer.params.max_grad_norm";
-  if (!value->is_number() && !value->is_null() && !value->is_bool()) {
+  if (typed && !value->is_number() && !value->is_bool()) {
     reader.error(path,
                  concat("expected a number, found ", value->excerpt(),
                         "; and it belongs at the top level as \"gradient_clipping\""),
@@ -146,7 +147,7 @@ void check_max_grad_norm(Reader& reader, const ConfigParams& params) {
 void check_optimizer(Reader& reader, const Config& config) {
   if (!config.optimizer) return;
   const OptimizerConfig& optimizer = *config.optimizer;
-  check_max_grad_norm(reader, optimizer.params);
+  check_max_grad_norm(reader, optimizer.params, optimizer.type.has_value());
   if (!optimizer.type) {
     reader.train_error("optimizer.type", concat("absent, so there is no optimizer; choose one of ",
                                                 names_of(known_optimizers())));

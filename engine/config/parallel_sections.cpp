@@ -72,7 +72,7 @@ const Section& tensor_parallel_inner_section() {
 const Section& layer_spec_section() {
   static const Section section = [] {
     using C = TensorParallelLayerSpec;
-    SectionBuilder<C> b("tensor_parallel.partition_config.layer_specs", true);
+    SectionBuilder<C> b("tensor_parallel.partition_config.layer_specs", false);
     b.add("patterns", &C::patterns, "Regular expressions of parameter names.");
     b.add("partition_type", &C::partition_type, "How the layer is cut.")
         .one_of({"column", "row", "skip"});
@@ -89,7 +89,7 @@ const Section& layer_spec_section() {
 const Section& partition_config_section() {
   static const Section section = [] {
     using C = TensorParallelPartitionConfig;
-    SectionBuilder<C> b("tensor_parallel.partition_config", true);
+    SectionBuilder<C> b("tensor_parallel.partition_config", false);
     b.add("use_default_specs", &C::use_default_specs, "Add to the built-in rules.");
     b.add("strict_mode", &C::strict_mode, "A layer no rule matches is an error.");
     b.add("embedding_partition_dim", &C::embedding_partition_dim, "The dim embeddings are cut in.");
@@ -154,7 +154,7 @@ const Section& tensor_parallel_section() {
                    "remove the key; the fp16 and bf16 sections decide");
         },
         [](const C&) { return JsonValue(); });
-    b.add("injection_policy_tuple", &C::injection_policy_tuple, "Of inference.");
+    b.add("injection_policy_tuple", &C::injection_policy_tuple, "Of inference.").or_null();
     b.add("keep_module_on_host", &C::keep_module_on_host, "Load shards from host memory.");
     b.add("replace_with_kernel_inject", &C::replace_with_kernel_inject, "Of inference.")
         .also("kernel_inject");

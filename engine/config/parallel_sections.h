@@ -64,7 +64,7 @@ struct TensorParallelConfig {
   TensorParallelInnerConfig tensor_parallel;
   std::optional<TensorParallelPartitionConfig> partition_config;
   std::optional<std::string> preset_model;
-  std::optional<std::vector<std::string>> injection_policy_tuple;
+  JsonValue injection_policy_tuple;
   bool keep_module_on_host = false;
   bool replace_with_kernel_inject = false;
 };

@@ -71,9 +71,26 @@ const Section& torch_autocast_section() {
     b.add("dtype", &TorchAutocastConfig::dtype, "The 16-bit dtype.")
         .one_of({"fp16", "float16", "half", "torch.float16", "bf16", "bfloat16", "torch.bfloat16",
                  "fp32", "float32", "float", "torch.float32", "int8", "torch.int8"})
+        .not_null()
         .check();
-    b.add("lower_precision_safe_modules", &TorchAutocastConfig::lower_precision_safe_modules,
-          "Classes of modules that run in that dtype.")
+    b.custom(
+         "lower_precision_safe_modules", "list of strings",
+         "Classes of modules that run in that dtype; absent: linear and convolution layers.",
+         [](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
+            TorchAutocastConfig& out) {
+           if (value.is_string()) {
+             r.train_error(path,
+                           concat("expected a list of strings; write [", value.excerpt(), "]"),
+                           value.position());
+           } else if (auto read = r.to_texts(f, path, value)) {
+             out.lower_precision_safe_modules = std::move(*read);
+           }
+         },
+         [](const TorchAutocastConfig& in) {
+           return in.lower_precision_safe_modules.empty()
+                      ? JsonValue()
+                      : write_value(in.lower_precision_safe_modules);
+         })
         .check();
     return b.build();
   }();

@@ -154,15 +154,23 @@ std::optional<bool> Reader::to_bool(const Field& field, const std::string& path,
   if (value.is_number() && (value.as_number() == 0 || value.as_number() == 1)) {
     return value.as_number() == 1;
   }
-  if (value.is_string()) {
+  if (value.is_string() && field.checked) {
     const std::string word = lower(value.as_string());
     constexpr std::array kTrue = {"true", "t", "yes", "y", "on", "1"};
     constexpr std::array kFalse = {"false", "f", "no", "n", "off", "0"};
     if (std::find(kTrue.begin(), kTrue.end(), word) != kTrue.end()) return true;
     if (std::find(kFalse.begin(), kFalse.end(), word) != kFalse.end()) return false;
   }
-  refuse(field, path, value, "true or false");
-  return std::nullopt;
+  refuse(field, path, value, "true or false",
+         !value.is_string() || value.is_quoteless() ? ""
+         : field.checked                            ? "write it without quotes"
+                         : "any text counts as true here; write it without quotes");
+  if (field.checked) return std::nullopt;
+  // What Python makes of it, so that what depends on it is judged as DeepSpeed judges it.
+  return value.is_object()   ? !value.members().empty()
+         : value.is_array()  ? !value.items().empty()
+         : value.is_string() ? !value.as_string().empty()
+                             : value.is_number();
 }
 
 std::optional<std::int64_t> Reader::to_integer(const Field& field, const std::string& path,
@@ -350,6 +358,11 @@ void Reader::read_field(const Section& section, const Field& field, const JsonMe
   if (value.is_null() && !field.nullable && !section.strict && !field.checked &&
       field.nested == nullptr) {
     warning(file_path, "null has no meaning here; the default is taken", value.position());
+    return;
+  }
+  if (field.nested != nullptr && field.lenient_kind && !value.is_object()) {
+    train_error(file_path, concat("expected an object { ... }, found ", value.excerpt()),
+                value.position());
     return;
   }
   if (field.nested != nullptr && value.is_null() && !field.nullable) {

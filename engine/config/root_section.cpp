@@ -24,19 +24,23 @@ void read_typed(Reader& r, const std::string& path, const JsonValue& value, std:
     if (member.name == "type") {
       if (member.value.is_null()) continue;
       if (!member.value.is_string()) {
-        r.error(inner,
-                concat("expected a name such as \"", path == "optimizer" ? "AdamW" : "WarmupLR",
-                       "\", found ", member.value.excerpt()),
-                member.value.position());
+        // DeepSpeed looks at a schedule only when it builds it.
+        const auto report = path == "optimizer" ? &Reader::error : &Reader::train_error;
+        (r.*report)(inner,
+                    concat("expected a name such as \"", path == "optimizer" ? "AdamW" : "WarmupLR",
+                           "\", found ", member.value.excerpt()),
+                    member.value.position());
         continue;
       }
       target.type = member.value.as_string();
       r.record(inner, inner, member.value.position());
     } else if (member.name == "params") {
       if (!member.value.is_object() && !member.value.is_null()) {
-        r.error(inner,
-                concat("expected an object { ... } of parameters, found ", member.value.excerpt()),
-                member.value.position());
+        const auto report = path == "optimizer" ? &Reader::error : &Reader::train_error;
+        (r.*report)(
+            inner,
+            concat("expected an object { ... } of parameters, found ", member.value.excerpt()),
+            member.value.position());
         continue;
       }
       target.params = ConfigParams(inner, member.value);
@@ -160,15 +164,7 @@ void add_observation(SectionBuilder<Config>& b) {
   b.custom(
        "wall_clock_breakdown", "bool", "Time forward, backward and step.",
        [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, Config& out) {
-         const bool one_or_zero =
-             value.is_integer() && (value.as_integer() == 0 || value.as_integer() == 1);
-         if (value.is_bool()) {
-           out.wall_clock_breakdown = value.as_bool();
-         } else if (one_or_zero) {
-           out.wall_clock_breakdown = value.as_integer() == 1;
-         } else {
-           r.refuse(f, path, value, "true or false");
-         }
+         read_bit(r, f, path, value, out.wall_clock_breakdown);
        },
        [](const Config& in) { return JsonValue(in.wall_clock_breakdown); })
       .check();
@@ -179,7 +175,21 @@ void add_observation(SectionBuilder<Config>& b) {
 }
 
 void add_odd(SectionBuilder<Config>& b) {
-  b.add("vocabulary_size", &Config::vocabulary_size, "Warns when it is no multiple of 8.").check();
+  b.custom(
+       "vocabulary_size", "int or null", "Warns when it is no multiple of 8.",
+       [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, Config& out) {
+         if (value.is_null()) return;
+         if (value.is_string()) {
+           r.refuse(f, path, value, "an integer", "write the number without quotes");
+         } else if (const auto read = r.to_integer(f, path, value)) {
+           out.vocabulary_size = *read;
+         }
+       },
+       [](const Config& in) {
+         return in.vocabulary_size ? JsonValue(*in.vocabulary_size) : JsonValue();
+       })
+      .check()
+      .or_auto();
   b.add("dataloader_drop_last", &Config::dataloader_drop_last, "Drop the last, smaller batch.");
   b.add("use_data_before_expert_parallelism", &Config::use_data_before_expert_parallelism,
         "Order of the data and expert axes.");
@@ -193,8 +203,7 @@ void add_odd(SectionBuilder<Config>& b) {
       .check();
   b.add("data_parallel_size", &Config::data_parallel_size,
         "With sequence_parallel_size: replicas of such groups.")
-      .above(0)
-      .check();
+      .above(0);
   b.custom(
        "datastates_ckpt", "any", "The DataStates checkpoint engine; on unless false or absent.",
        [](Reader&, const Field&, const std::string&, const JsonValue& value, Config& out) {
@@ -258,7 +267,15 @@ void add_sections(SectionBuilder<Config>& b) {
   b.nest("comet", &Config::comet, comet_section(), "Comet.").auto_means_default();
   b.nest("comms_logger", &Config::comms_logger, comms_logger_section(), "Log of collectives.");
   b.nest("flops_profiler", &Config::flops_profiler, flops_profiler_section(), "Profile of a step.");
-  b.nest("timers", &Config::timers, timers_section(), "Timers.");
+  Field& timers = b.nest("timers", &Config::timers, timers_section(), "Timers.");
+  timers.read = [](Reader& r, const Field&, const std::string& path, const JsonValue& value,
+                   void* object) {
+    if (value.is_string() || value.is_array()) {
+      r.warning(path, "expected an object { ... }; it is ignored", value.position());
+    } else {
+      r.read_section(timers_section(), value, &static_cast<Config*>(object)->timers, path);
+    }
+  };
   b.nest("autotuning", &Config::autotuning, autotuning_section(), "Search of fast settings.");
   b.nest("checkpoint", &Config::checkpoint, checkpoint_section(), "Saving and loading.");
   b.nest("data_efficiency", &Config::data_efficiency, data_efficiency_section(),

@@ -150,9 +150,22 @@ const Section& weight_quantization_section() {
     b.add("num_bits", &C::num_bits, "Bits of a quantized weight.");
     b.add("q_type", &C::q_type, "Kind of quantization.").one_of({"symmetric", "asymmetric"});
     b.add("q_groups", &C::q_groups, "Groups with a scale of their own.");
-    b.add("quantized_initialization", &C::quantized_initialization,
-          "Settings of parameters quantized as they are made.");
-    b.add("post_init_quant", &C::post_init_quant, "Settings of those quantized later.");
+    const auto settings = [&b](const char* name, JsonValue C::*member, const char* effect) {
+      b.custom(
+          name, "object", effect,
+          [member](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
+                   C& out) {
+            if (value.is_object()) {
+              out.*member = value;
+            } else {
+              r.refuse(f, path, value, "an object { ... }");
+            }
+          },
+          [member](const C& in) { return in.*member; });
+    };
+    settings("quantized_initialization", &C::quantized_initialization,
+             "Settings of parameters quantized as they are made.");
+    settings("post_init_quant", &C::post_init_quant, "Settings of those quantized later.");
     return b.build();
   }();
   return section;
