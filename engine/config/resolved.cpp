@@ -33,7 +33,7 @@ JsonValue loadable_json(const Config& config) {
 }
 
 std::string config_fingerprint(const Config& config) {
-  JsonValue all = resolved_json(config);
+  JsonValue all = loadable_json(config);
   JsonValue degrees = JsonValue::make_array();
   for (const int degree : {config.degrees.ranks, config.degrees.dp, config.degrees.tp,
                            config.degrees.pp, config.degrees.sp}) {
