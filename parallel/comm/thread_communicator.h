@@ -19,7 +19,9 @@ struct ThreadCommOptions {
   bool check = checks_by_default();  ///< Wrap each communicator with make_checked.
 };
 
-/// One communicator per rank, rank order; each may then be used from its own thread.
+/// One communicator per rank, rank order; each may then be used from its own thread. A rank whose
+/// communicator is destroyed and whose tasks have run has left: to wait for it in that group is
+/// CommAborted at once.
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(
     int size, const ThreadCommOptions& options = {});
 
