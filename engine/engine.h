@@ -109,6 +109,7 @@ class Engine {
   MemoryEstimate memory_estimate(std::int64_t batch, std::int64_t sequence) const;
 
  private:
+  static void require_batch(const MicroBatch& batch);
   void plan_for(std::int64_t batch, std::int64_t sequence);
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   Values stage(const MicroBatch& batch);

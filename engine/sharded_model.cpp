@@ -233,75 +233,6 @@ void ShardedModel::add_loss(const ConstView& loss) { reporter_->add_loss(*comput
 
 double ShardedModel::loss_seed(int micro_batches) const { return scaler_.scale() / micro_batches; }
 
-/// compute_grad_norm false leaves it out, unless 16-bit gradients must be looked at for overflow.
-bool ShardedModel::takes_norm() const {
-  return config_.zero_optimization.compute_grad_norm || is_16bit(dtype_);
-}
-
-/// bf16.check_grad_overflow false lets non-finite gradients into the weights at ZeRO stages 1 and
-/// 2, as DeepSpeed does.
-bool ShardedModel::skips_non_finite() const {
-  const int stage = config_.zero_optimization.stage;
-  return !(config_.bf16.enabled && !config_.bf16.check_grad_overflow && (stage == 1 || stage == 2));
-}
-
-StepOutcome ShardedModel::step(int micro_batches) {
-  times_.mark(*compute_, StepPhase::reduce);
-  reducer_->finish(*compute_);
-  const bool with_norm = takes_norm();
-  StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
-  StepOutcome outcome;
-  outcome.loss = report.loss;
-  outcome.loss_scale = scaler_.scale();
-  const std::vector<GroupSettings> settings = setup_.settings(applied_steps_);
-  if (report.finite && matrices_->needed()) {
-    matrices_->run(*compute_, *reducer_, *optimizer_, settings, applied_steps_ + 1,
-                   outcome.loss_scale);
-    report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
-  }
-  if (!config_.zero_optimization.compute_grad_norm)
-    report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
-  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
-  outcome.lr = settings.front().lr;
-  const bool overflow = !report.finite && skips_non_finite();
-  scaler_.update(overflow);
-  if (overflow) return skip(report, outcome);
-
-  consecutive_skips_ = 0;
-  outcome.applied = true;
-  outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
-  times_.mark(*compute_, StepPhase::optimizer);
-  StepContext context;
-  context.step = ++applied_steps_;
-  context.gradient_factor =
-      gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
-  optimizer_->step(*reducer_, settings, context);
-  times_.stop(*compute_);
-  return outcome;
-}
-
-StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
-  times_.stop(*compute_);
-  ++skipped_steps_;
-  const std::string cause =
-      concat(report.bad_is_nan ? "NaN" : "inf", " in the gradient of ",
-             report.bad_parameter < 0 ? std::string("a parameter")
-                                      : layout_->parameter(report.bad_parameter).spec.name,
-             " on rank ", report.bad_rank);
-  const std::string scale =
-      scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", scaler_.scale()) : "";
-  if (data_parallel_.rank() == 0) {
-    log_warning(concat("step ", applied_steps_ + skipped_steps_, " skipped: ", cause, scale));
-  }
-  if (++consecutive_skips_ >= options_.max_consecutive_skips) {
-    throw Error(
-        ErrorKind::kNumeric,
-        concat(consecutive_skips_, " steps in a row were skipped; the last one for ", cause,
-               ". Lower the learning rate, check the data, or raise max_consecutive_skips"));
-  }
-  return outcome;
-}
-
 std::string ShardedModel::precision_line() const {
   const GradientReducerOptions reducer =
       reducer_options(config_, policy_, options_.reduce_each_micro_batch);
@@ -310,47 +241,6 @@ std::string ShardedModel::precision_line() const {
                 name_of(reducer.accumulation_dtype), ", communication ",
                 name_of(communication_dtype(config_)), ", masters ", name_of(master_dtype(config_)),
                 ", moments ", name_of(setup_.bf16_states() ? DType::bf16 : DType::f32));
-}
-
-void ShardedModel::for_each_parameter(
-    const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
-  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
-    store_->with_whole(unit, [&](View whole) {
-      for (int index : layout_->unit(unit).parameters) {
-        const LayoutParameter& p = layout_->parameter(index);
-        use(p.spec, whole.flat(p.offset, p.numel()).reshaped(p.spec.shape));
-      }
-    });
-  }
-}
-
-void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
-                                   const std::function<void(const ParameterSpec&, View)>& edit) {
-  std::vector<std::vector<int>> wanted(layout_->units().size());
-  for (const std::string& name : names) {
-    const int index = layout_->find(name);
-    if (index < 0) throw_invalid(concat("the model has no parameter named ", name));
-    wanted[static_cast<std::size_t>(layout_->parameter(index).unit)].push_back(index);
-  }
-  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
-    const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];
-    if (parameters.empty()) continue;
-    Tensor copy(device_.host_memory(), dtype_, Shape{layout_->unit(unit).padded},
-                "gathered parameters");
-    store_->with_whole(
-        unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });
-    for (int index : parameters) {
-      const LayoutParameter& p = layout_->parameter(index);
-      edit(p.spec, copy.view().flat(p.offset, p.numel()).reshaped(p.spec.shape));
-    }
-    if (writer < 0) continue;
-    data_parallel_.broadcast(*compute_, copy.view(), writer);
-    store_->store_whole(unit, copy.view());
-    if (!layout_->unit(unit).frozen) {
-      for (int index : parameters) optimizer_->refresh_master(index);
-    }
-    compute_->synchronize();
-  }
 }
 
 }  // namespace zero3d

@@ -1,0 +1,90 @@
+// What an engine gives out beside training: evaluation, logits for generation, and the model as a
+// file.
+#include <cstring>
+#include <filesystem>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/engine.h"
+#include "zero3d/formats/safetensors_writer.h"
+
+namespace zero3d {
+
+double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
+  double sum = 0;
+  for (const MicroBatch& batch : micro_batches) {
+    require_batch(batch);
+    if (!batch.targets.defined()) throw_invalid("evaluation needs targets");
+    plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
+    model_->begin_evaluation();
+    Values outputs =
+        runner_->forward(stage(batch), random_key(batch.tokens.shape()[0]), false, false);
+    model_->compute().synchronize();
+    staged_.clear();
+    const float* pair = device_.host_read(outputs[0]).as<float>();
+    sum += pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+  }
+  double total = 0;
+  for (const std::string& part :
+       world_.exchange(std::string(reinterpret_cast<const char*>(&sum), sizeof sum))) {
+    double value = 0;
+    std::memcpy(&value, part.data(), sizeof value);
+    total += value;
+  }
+  return total / (static_cast<double>(micro_batches.size()) * world_.size());
+}
+
+std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (length == 0) throw_invalid("next_logits needs at least one token");
+  plan_for(1, length);
+  model_->begin_evaluation();
+  const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
+                       Shape{1, length});
+  Values outputs = runner_->forward(stage({view, ConstView()}), random_key(1), false, false);
+  model_->compute().synchronize();
+  staged_.clear();
+  const ConstView logits = device_.host_read(outputs[0]);
+  const std::int64_t vocabulary = logits.shape().last();
+  std::vector<float> last(static_cast<std::size_t>(vocabulary));
+  const ConstView row = logits.flat((length - 1) * vocabulary, vocabulary);
+  for (std::int64_t i = 0; i < vocabulary; ++i) {
+    last[static_cast<std::size_t>(i)] = logits.dtype() == DType::f32 ? row.as<float>()[i]
+                                        : logits.dtype() == DType::bf16
+                                            ? to_float(row.as<bf16>()[i])
+                                            : to_float(row.as<f16>()[i]);
+  }
+  return last;
+}
+
+bool Engine::save_16bit_model(const std::string& folder, const std::string& filename) {
+  const ZeroConfig& zero = config_.zero_optimization;
+  if (zero.stage == 3 && !zero.gather_16bit_weights_on_model_save) {
+    log_warning(
+        "save_16bit_model saves nothing: set "
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save to true");
+    return false;
+  }
+  const ParamLayout& layout = model_->layout();
+  std::vector<TensorDeclaration> tensors;
+  for (const Unit& unit : layout.units()) {
+    for (int index : unit.parameters) {
+      const ParameterSpec& spec = layout.parameter(index).spec;
+      tensors.push_back({spec.name, spec.shape, model_->dtype()});
+    }
+  }
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (world_.rank() == 0) {
+    std::filesystem::create_directories(folder);
+    writer = std::make_unique<SafetensorsWriter>(
+        (std::filesystem::path(folder) / filename).string(), std::move(tensors));
+  }
+  model_->for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
+    if (writer) writer->write(spec.name, value);
+  });
+  if (writer) writer->commit();
+  return true;
+}
+
+}  // namespace zero3d

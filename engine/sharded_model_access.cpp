@@ -1,0 +1,51 @@
+// Whole parameters for the host: exports, and scopes that read or write parameters by name.
+#include <cstring>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/engine/sharded_model.h"
+
+namespace zero3d {
+
+void ShardedModel::for_each_parameter(
+    const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
+  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
+    store_->with_whole(unit, [&](View whole) {
+      for (int index : layout_->unit(unit).parameters) {
+        const LayoutParameter& p = layout_->parameter(index);
+        use(p.spec, whole.flat(p.offset, p.numel()).reshaped(p.spec.shape));
+      }
+    });
+  }
+}
+
+void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
+                                   const std::function<void(const ParameterSpec&, View)>& edit) {
+  std::vector<std::vector<int>> wanted(layout_->units().size());
+  for (const std::string& name : names) {
+    const int index = layout_->find(name);
+    if (index < 0) throw_invalid(concat("the model has no parameter named ", name));
+    wanted[static_cast<std::size_t>(layout_->parameter(index).unit)].push_back(index);
+  }
+  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
+    const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];
+    if (parameters.empty()) continue;
+    Tensor copy(device_.host_memory(), dtype_, Shape{layout_->unit(unit).padded},
+                "gathered parameters");
+    store_->with_whole(
+        unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });
+    for (int index : parameters) {
+      const LayoutParameter& p = layout_->parameter(index);
+      edit(p.spec, copy.view().flat(p.offset, p.numel()).reshaped(p.spec.shape));
+    }
+    if (writer < 0) continue;
+    data_parallel_.broadcast(*compute_, copy.view(), writer);
+    store_->store_whole(unit, copy.view());
+    if (!layout_->unit(unit).frozen) {
+      for (int index : parameters) optimizer_->refresh_master(index);
+    }
+    compute_->synchronize();
+  }
+}
+
+}  // namespace zero3d

@@ -1,0 +1,82 @@
+// The end of an accumulation window: norm, overflow decision, clipping, update; or a step skipped
+// and said why.
+#include <limits>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/engine/sharded_model.h"
+#include "zero3d/optim/clip.h"
+
+namespace zero3d {
+
+/// compute_grad_norm false leaves it out, unless 16-bit gradients must be looked at for overflow.
+bool ShardedModel::takes_norm() const {
+  return config_.zero_optimization.compute_grad_norm || is_16bit(dtype_);
+}
+
+/// bf16.check_grad_overflow false lets non-finite gradients into the weights at ZeRO stages 1 and
+/// 2, as DeepSpeed does.
+bool ShardedModel::skips_non_finite() const {
+  const int stage = config_.zero_optimization.stage;
+  return !(config_.bf16.enabled && !config_.bf16.check_grad_overflow && (stage == 1 || stage == 2));
+}
+
+StepOutcome ShardedModel::step(int micro_batches) {
+  times_.mark(*compute_, StepPhase::reduce);
+  reducer_->finish(*compute_);
+  const bool with_norm = takes_norm();
+  StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
+  StepOutcome outcome;
+  outcome.loss = report.loss;
+  outcome.loss_scale = scaler_.scale();
+  const std::vector<GroupSettings> settings = setup_.settings(applied_steps_);
+  if (report.finite && matrices_->needed()) {
+    matrices_->run(*compute_, *reducer_, *optimizer_, settings, applied_steps_ + 1,
+                   outcome.loss_scale);
+    report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
+  }
+  if (!config_.zero_optimization.compute_grad_norm)
+    report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
+  outcome.lr = settings.front().lr;
+  const bool overflow = !report.finite && skips_non_finite();
+  scaler_.update(overflow);
+  if (overflow) return skip(report, outcome);
+
+  consecutive_skips_ = 0;
+  outcome.applied = true;
+  outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
+  times_.mark(*compute_, StepPhase::optimizer);
+  StepContext context;
+  context.step = ++applied_steps_;
+  context.gradient_factor =
+      gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
+  optimizer_->step(*reducer_, settings, context);
+  times_.stop(*compute_);
+  return outcome;
+}
+
+StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
+  times_.stop(*compute_);
+  ++skipped_steps_;
+  const std::string cause =
+      concat(report.bad_is_nan ? "NaN" : "inf", " in the gradient of ",
+             report.bad_parameter < 0 ? std::string("a parameter")
+                                      : layout_->parameter(report.bad_parameter).spec.name,
+             " on rank ", report.bad_rank);
+  const std::string scale =
+      scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", scaler_.scale()) : "";
+  if (data_parallel_.rank() == 0) {
+    log_warning(concat("step ", applied_steps_ + skipped_steps_, " skipped: ", cause, scale));
+  }
+  if (++consecutive_skips_ >= options_.max_consecutive_skips) {
+    throw Error(
+        ErrorKind::kNumeric,
+        concat(consecutive_skips_, " steps in a row were skipped; the last one for ", cause,
+               ". Lower the learning rate, check the data, or raise max_consecutive_skips"));
+  }
+  return outcome;
+}
+
+}  // namespace zero3d
