@@ -27,8 +27,9 @@ void attention_forward(Stream& stream, const AttentionShape& shape, const ConstC
                        const ConstColumns& k, const ConstColumns& v, const Columns& out,
                        const View& lse);
 
-/// Recomputes the probabilities block by block. dq, dk, dv are written. `scratch` is fp32
-/// [attention_backward_scratch].
+/// Recomputes the probabilities block by block. dq, dk, dv are written; they may be columns of one
+/// matrix, but not overlap what is read. `scratch` is fp32, at least attention_backward_scratch
+/// elements.
 void attention_backward(Stream& stream, const AttentionShape& shape, const ConstColumns& dout,
                         const ConstColumns& q, const ConstColumns& k, const ConstColumns& v,
                         const ConstColumns& out, const ConstView& lse, const Columns& dq,

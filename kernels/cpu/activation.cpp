@@ -2,6 +2,7 @@
 #include "zero3d/kernels/cpu/activation.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
@@ -104,15 +105,16 @@ void swiglu_backward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int
   });
 }
 
-/// Elements [begin, end) of one sample; begin is a multiple of four, and there are at most
-/// kDropoutChunk.
-constexpr std::int64_t kDropoutChunk = 4096;
-
+/// Elements [begin, end) of one sample, at most kDropoutChunk; begin is a multiple of four.
 void dropout_chunk(const cpu::DropoutArgs& a, std::int64_t sample, std::int64_t begin,
                    std::int64_t end) {
-  HWY_ALIGN std::uint32_t words[kDropoutChunk + kWordSlack];
-  fill_words(a.key, a.key.sample + static_cast<std::uint64_t>(sample),
-             static_cast<std::uint64_t>(begin) / 4, (end - begin + 3) / 4, words);
+  HWY_ALIGN std::uint32_t words[cpu::kDropoutChunk + kWordSlack];
+  if (a.p > 0) {
+    fill_words(a.key, a.key.sample + static_cast<std::uint64_t>(sample),
+               static_cast<std::uint64_t>(begin) / 4, (end - begin + 3) / 4, words);
+  } else {
+    std::memset(words, 0, sizeof(words));  // every number is at least 0
+  }
   const Vec32 factor = set(a.p < 1.0f ? 1.0f / (1.0f - a.p) : 0.0f);
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
@@ -170,13 +172,12 @@ void swiglu_backward(const SwigluArgs& args) {
 }
 
 void dropout(const DropoutArgs& args) {
-  constexpr std::int64_t kStep = 4096;
-  const std::int64_t chunks = (args.per_sample + kStep - 1) / kStep;  // of one sample
+  const std::int64_t chunks = (args.per_sample + kDropoutChunk - 1) / kDropoutChunk;  // of a sample
   parallel_for(args.samples * chunks, 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t first = i % chunks * kStep;
+      const std::int64_t first = i % chunks * kDropoutChunk;
       HWY_DYNAMIC_DISPATCH(dropout_chunk)
-      (args, i / chunks, first, std::min(first + kStep, args.per_sample));
+      (args, i / chunks, first, std::min(first + kDropoutChunk, args.per_sample));
     }
   });
 }

@@ -35,6 +35,9 @@ struct SwigluArgs {
 void swiglu_forward(const SwigluArgs& args);
 void swiglu_backward(const SwigluArgs& args);
 
+/// Elements for which dropout draws its numbers at a time.
+inline constexpr std::int64_t kDropoutChunk = 4096;
+
 struct DropoutArgs {
   DType dtype = DType::f32;
   std::int64_t samples = 0;
