@@ -141,6 +141,21 @@ TEST(Activation, SwigluRoundsSiluBeforeTheProduct) {
     differ += got[i] != want;
   }
   EXPECT_LE(differ, 2);  // silu itself may round the other way at a tie
+  // Backward: the gradient of silu, dy * up, is rounded before it meets the slope.
+  const View dy = kit.random(DType::bf16, {1, 1000}, "dy");
+  const View dgate = kit.output(DType::bf16, {1, 1000});
+  const View dup = kit.output(DType::bf16, {1, 1000});
+  swiglu_backward(kit.stream(), dy, ConstColumns(gate), ConstColumns(up), Columns(dgate),
+                  Columns(dup));
+  const Values d = kit.read(dy), got_gate = kit.read(dgate);
+  differ = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double sigmoid = 1 / (1 + std::exp(-g[i]));
+    const float dsilu = to_float(to_bf16(static_cast<float>(d[i] * u[i])));
+    const double want = static_cast<double>(dsilu) * sigmoid * (1 + g[i] * (1 - sigmoid));
+    differ += got_gate[i] != static_cast<double>(to_float(to_bf16(static_cast<float>(want))));
+  }
+  EXPECT_LE(differ, 4);
 }
 
 TEST(Activation, BitsDependNeitherOnThreadsNorOnAlignment) {

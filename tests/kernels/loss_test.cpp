@@ -112,6 +112,15 @@ TEST(CrossEntropy, AllIgnoredIsZero) {
   EXPECT_EQ(kit.read(logits), Values(33, 0.0));
 }
 
+TEST(CrossEntropy, ACountOfZeroMeansNoGradient) {
+  Kit kit;
+  const View logits = kit.random(DType::f32, {2, 7}, "logits");
+  cross_entropy_backward(kit.stream(), logits, kit.from(DType::i32, {2}, {1, 2}),
+                         kit.from(DType::f32, {2}, {3, 3}), kit.from(DType::f32, {2}, {5, 0}),
+                         kit.from(DType::f32, {1}, {1}));
+  EXPECT_EQ(kit.read(logits), Values(14, 0.0));
+}
+
 TEST(CrossEntropy, BearsMaskedAndHugeLogitsAndKeepsNan) {
   for_each_target([] {
     Kit kit;

@@ -127,6 +127,31 @@ TEST(Norm, AccumulatesInto32BitGradients) {
               static_cast<double>(static_cast<float>(before[i]) + static_cast<float>(added[i])));
 }
 
+TEST(Norm, RmsRoundsWhereTransformersDoes) {
+  Kit kit;
+  const std::int64_t width = 512;
+  const Tensors r = run(kit, DType::bf16, true, 4, width, false);
+  const auto round = [](double value) {
+    return static_cast<double>(to_float(to_bf16(static_cast<float>(value))));
+  };
+  const Values x = kit.read(r.x), weight = kit.read(r.weight), dy = kit.read(r.dy);
+  const Values rstd = kit.read(r.rstd), y = kit.read(r.y), dx = kit.read(r.dx);
+  int differ = 0;
+  for (std::size_t row = 0; row < 4; ++row) {
+    const auto at = [&](std::size_t i) { return row * static_cast<std::size_t>(width) + i; };
+    double mean = 0;
+    for (std::size_t i = 0; i < weight.size(); ++i)
+      mean += round(dy[at(i)] * weight[i]) * x[at(i)] * rstd[row] / static_cast<double>(width);
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const float normal = static_cast<float>(x[at(i)]) * static_cast<float>(rstd[row]);
+      EXPECT_EQ(y[at(i)], round(round(static_cast<double>(normal)) * weight[i]));
+      const double want = rstd[row] * (round(dy[at(i)] * weight[i]) - x[at(i)] * rstd[row] * mean);
+      differ += dx[at(i)] != round(want);
+    }
+  }
+  EXPECT_LE(differ, 4);  // of 2,048: fp32 sums may tip a tie
+}
+
 TEST(Norm, ResidualMayBeTheOutput) {
   Kit kit;
   const Tensors r = run(kit, DType::f32, false, 4, 37, true);
