@@ -3,6 +3,7 @@
 #   <source>/<layer>, so that the compiler refuses an include of a layer that the target does not link.
 # zero3d_test(NAME LAYER sources... [LIBRARIES ...]) adds a GoogleTest executable registered with CTest.
 # zero3d_shared_library() bundles all layers into libzero3d.so, the library that is installed.
+# zero3d_header_checks() compiles each public header alone.
 include_guard(GLOBAL)
 
 function(zero3d_include_root name)
@@ -54,4 +55,23 @@ function(zero3d_shared_library)
   target_include_directories(zero3d INTERFACE "$<INSTALL_INTERFACE:include>")
   target_compile_features(zero3d INTERFACE cxx_std_20)
   set_target_properties(zero3d PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+endfunction()
+
+# Compiles each public header alone, twice in one source, with only what its layer links: a header includes what it uses, has its
+# guard, and asks for no layer to its right.
+function(zero3d_header_checks)
+  get_property(layers GLOBAL PROPERTY ZERO3D_LAYERS)
+  foreach(layer ${layers})
+    get_property(headers TARGET zero3d_${layer} PROPERTY ZERO3D_PUBLIC_HEADERS)
+    set(sources)
+    foreach(header ${headers})
+      string(REGEX REPLACE "[/.]" "_" name "${header}")
+      set(source "${CMAKE_BINARY_DIR}/header_checks/${layer}/${name}.cpp")
+      set(line "#include \"zero3d/${layer}/${header}\"\n")
+      file(CONFIGURE OUTPUT "${source}" CONTENT "${line}${line}" @ONLY)
+      list(APPEND sources "${source}")
+    endforeach()
+    add_library(zero3d_${layer}_header_checks OBJECT ${sources})
+    target_link_libraries(zero3d_${layer}_header_checks PRIVATE zero3d_${layer} zero3d_flags)
+  endforeach()
 endfunction()

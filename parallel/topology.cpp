@@ -21,7 +21,7 @@ const char* name_of(Axis axis) {
   return "";
 }
 
-Topology::Topology(int world_size, const ParallelDegrees& degrees) : degrees_(degrees) {
+Topology::Topology(int world_size, const GridDegrees& degrees) : degrees_(degrees) {
   const std::int64_t product = std::int64_t{degrees.dp} * degrees.tp * degrees.pp;
   if (degrees.dp < 1 || degrees.tp < 1 || degrees.pp < 1 || product != world_size)
     throw_invalid(

@@ -12,7 +12,7 @@ namespace zero3d {
 enum class Axis { dp, tp, pp, model };
 const char* name_of(Axis axis);
 
-struct ParallelDegrees {
+struct GridDegrees {
   int dp = 1;
   int tp = 1;
   int pp = 1;
@@ -30,12 +30,12 @@ class Topology {
   };
 
   /// Throws Error(kInvalid) with the product unless dp x tp x pp == world_size, all positive.
-  Topology(int world_size, const ParallelDegrees& degrees);
+  Topology(int world_size, const GridDegrees& degrees);
   /// dp is what tp and pp leave of the world. Throws Error(kInvalid) when they do not divide it.
   static Topology with_rest_as_dp(int world_size, int tp, int pp);
 
   int world_size() const { return degrees_.dp * degrees_.tp * degrees_.pp; }
-  const ParallelDegrees& degrees() const { return degrees_; }
+  const GridDegrees& degrees() const { return degrees_; }
   int degree(Axis axis) const;
 
   Coordinates coordinates(int rank) const;
@@ -54,7 +54,7 @@ class Topology {
 
  private:
   void check_rank(int rank) const;
-  ParallelDegrees degrees_;
+  GridDegrees degrees_;
 };
 
 /// Consecutive subgroups of a group, as hpZ's secondary shards and MiCS need them: a shard group
