@@ -107,6 +107,10 @@ ShardedModel::ShardedModel(const Config& config,
 
 ShardedModel::~ShardedModel() = default;
 
+void ShardedModel::synchronize() {
+  for (Stream* stream : {compute_.get(), reduce_.get(), gather_.get()}) stream->synchronize();
+}
+
 MemoryInputs ShardedModel::memory_inputs() const {
   const GradientReducerOptions reducer =
       reducer_options(config_, policy_, options_.reduce_each_micro_batch);

@@ -1,0 +1,199 @@
+// The step of GPT-2 124M on the CPU, one table for each subcommand:
+//   peer    step time beside PyTorch eager, in turns, and both sides' rates of matrix products
+//   gemm    share of matrix products in forward + backward, from a trace, and their rate
+//   ranks   2 ranks x 1 thread beside 1 rank x 2 threads on one global batch
+//   memory  peak of device memory beside the plan
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "onednn_rate.h"
+#include "peer.h"
+#include "trainer.h"
+#include "zero3d/core/text.h"
+#include "zero3d/core/trace.h"
+#include "zero3d/parallel/comm/thread_communicator.h"
+
+namespace zero3d::bench {
+namespace {
+
+struct Options {
+  std::int64_t batch = 4;
+  std::int64_t sequence = 64;
+  int threads = 2;
+  int rounds = 8;
+  std::string dtype = "fp32";
+  double dropout = 0.1;
+  std::string python;
+  std::string script = ZERO3D_BENCH_DIR "/peers/gpt2_torch.py";
+
+  TrainerOptions trainer() const {
+    return {gpt2_config(dropout), ds_config(batch, dtype, 0), sequence, threads};
+  }
+};
+
+void print_title(const Options& options) {
+  std::printf("GPT-2 124M %s, %lld x %lld tokens, %d threads, dropout %g\n", options.dtype.c_str(),
+              static_cast<long long>(options.batch), static_cast<long long>(options.sequence),
+              options.threads, options.dropout);
+}
+
+/// What the step must gain over a peer whose own products run at `share` of oneDNN's rate: 2 where
+/// they are slow, 1.15 where little is left to gain.
+double wanted_factor(const std::string& dtype, double share) {
+  if (dtype == "bf16") return 1.2;
+  constexpr double kSlow = 0.35, kFast = 0.80, kMost = 2.0, kLeast = 1.15;
+  return kMost - (kMost - kLeast) * std::clamp((share - kSlow) / (kFast - kSlow), 0.0, 1.0);
+}
+
+void compare_with_peer(const Options& options) {
+  print_title(options);
+  Peer peer({options.python, options.script, "--batch", std::to_string(options.batch), "--sequence",
+             std::to_string(options.sequence), "--threads", std::to_string(options.threads),
+             "--dtype", options.dtype, "--dropout", std::to_string(options.dropout)});
+  Trainer ours(options.trainer(), make_self_communicator());
+  const auto times =
+      in_turns(options.rounds, {[&] { return ours.step(); }, [&] { return peer.ask("step"); }});
+  const double peer_rate = peer.ask("matmul");
+  const double raw =
+      onednn_rate(options.trainer().model, options.batch * options.sequence,
+                  options.dtype == "bf16" ? DType::bf16 : DType::f32, options.threads);
+  const double share = peer_rate / raw, wanted = wanted_factor(options.dtype, share);
+  const double gain = median_ratio(times[1], times[0]);
+  std::printf("step      zero3d %.3f s, PyTorch %.3f s; PyTorch / zero3d %s\n", median(times[0]),
+              median(times[1]), ratio_text(times[1], times[0]).c_str());
+  std::printf("products  PyTorch %.0f GFLOP/s, oneDNN alone %.0f GFLOP/s: %.0f %%\n", peer_rate,
+              raw, 100 * share);
+  std::printf("wanted    %.2f times: %s\n", wanted, gain >= wanted ? "reached" : "missed");
+}
+
+bool is_product(const std::string& name) { return name.rfind("linear ", 0) == 0; }
+
+/// Spans of one rank's compute stream between the first block's forward and its backward's end.
+void share_of_products(const Options& options) {
+  print_title(options);
+  const TrainerOptions trainer_options = options.trainer();
+  Trainer trainer(trainer_options, make_self_communicator());
+  trainer.step();
+  double window = 0, products = 0;
+  std::map<std::string, double> others;
+  for (int round = 0; round < options.rounds; ++round) {
+    Tracer::enable();
+    trainer.step();
+    const std::vector<Span> spans = Tracer::spans();
+    std::int64_t begin = INT64_MAX, end = 0;
+    for (const Span& span : spans) {
+      if (span.stream != "blocks") continue;
+      begin = std::min(begin, span.begin_ns);
+      end = std::max(end, span.end_ns);
+    }
+    for (const Span& span : spans) {
+      if (span.stream != "compute" || span.begin_ns < begin || span.end_ns > end) continue;
+      const double seconds = static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+      (is_product(span.name) ? products : others[span.name]) += seconds;
+    }
+    window += static_cast<double>(end - begin) * 1e-9;
+  }
+  Tracer::disable();
+  const double rounds = options.rounds;
+  const double flop =
+      gpt2_product_flop(trainer_options.model, options.batch * options.sequence) * rounds;
+  const double raw =
+      onednn_rate(trainer_options.model, options.batch * options.sequence,
+                  options.dtype == "bf16" ? DType::bf16 : DType::f32, options.threads);
+  std::printf("forward + backward %.3f s, products %.3f s: %.1f %% (wanted 85)\n", window / rounds,
+              products / rounds, 100 * products / window);
+  std::printf("products in the step %.0f GFLOP/s, oneDNN alone %.0f: %.1f %% (wanted 90)\n",
+              flop / products * 1e-9, raw, 100 * flop / products * 1e-9 / raw);
+  std::vector<std::pair<double, std::string>> rest;
+  for (const auto& [name, seconds] : others) rest.emplace_back(seconds, name);
+  std::sort(rest.rbegin(), rest.rend());
+  for (const auto& [seconds, name] : rest) {
+    if (seconds / rounds >= 1e-4)
+      std::printf("  %-32s %7.2f ms\n", name.c_str(), 1e3 * seconds / rounds);
+  }
+}
+
+void compare_ranks(const Options& options) {
+  print_title(options);
+  run_ranks(2, [&](Communicator& world) {
+    TrainerOptions two = options.trainer();
+    two.config = ds_config(options.batch / 2, options.dtype, 0);
+    two.threads = 1;
+    TrainerOptions one = options.trainer();
+    one.threads = 2;
+    Trainer pair(two, world.split(0, world.rank()));
+    std::unique_ptr<Trainer> alone;
+    if (world.rank() == 0) alone = std::make_unique<Trainer>(one, make_self_communicator());
+    const auto times = in_turns(options.rounds, {[&] { return pair.step(); },
+                                                 [&] {
+                                                   const double seconds =
+                                                       alone ? alone->step() : 1.0;
+                                                   world.exchange("");
+                                                   return seconds;
+                                                 }});
+    if (world.rank() != 0) return;
+    std::printf(
+        "step  2 ranks x 1 thread %.3f s, 1 rank x 2 threads %.3f s; ratio %s (wanted 1.15)\n",
+        median(times[0]), median(times[1]), ratio_text(times[0], times[1]).c_str());
+  });
+}
+
+void compare_memory(const Options& options) {
+  print_title(options);
+  for (const int stage : {0, 3}) {
+    run_ranks(stage == 0 ? 1 : 2, [&](Communicator& world) {
+      TrainerOptions trainer_options = options.trainer();
+      trainer_options.config = ds_config(options.batch, options.dtype, stage);
+      Trainer trainer(trainer_options, world.split(0, world.rank()));
+      const std::int64_t planned =
+          trainer.engine().memory_estimate(options.batch, options.sequence).total();
+      for (int i = 0; i < 3; ++i) trainer.step();
+      const std::int64_t peak = trainer.device().memory().use().peak;
+      if (world.rank() != 0) return;
+      std::printf("stage %d, %d ranks: planned %s a rank, peak %s: %.3f (wanted 0.9 to 1)\n", stage,
+                  world.size(), format_bytes(planned).c_str(), format_bytes(peak).c_str(),
+                  static_cast<double>(peak) / static_cast<double>(planned));
+    });
+  }
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("The training step of GPT-2 124M");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--batch", options.batch, "Samples of a step")->capture_default_str();
+  app.add_option("--sequence", options.sequence, "Tokens of a sample")->capture_default_str();
+  app.add_option("--threads", options.threads)->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Steps of each side")->capture_default_str();
+  app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--dropout", options.dropout)->capture_default_str();
+  CLI::App* peer = app.add_subcommand("peer", "Beside PyTorch eager");
+  peer->add_option("--python", options.python, "A Python with torch and transformers")->required();
+  peer->add_option("--script", options.script)->capture_default_str();
+  CLI::App* gemm = app.add_subcommand("gemm", "Share and rate of matrix products");
+  CLI::App* ranks = app.add_subcommand("ranks", "2 ranks x 1 thread beside 1 rank x 2 threads");
+  CLI::App* memory = app.add_subcommand("memory", "Peak beside plan");
+  CLI11_PARSE(app, argc, argv);
+  if (peer->parsed()) compare_with_peer(options);
+  if (gemm->parsed()) share_of_products(options);
+  if (ranks->parsed()) compare_ranks(options);
+  if (memory->parsed()) compare_memory(options);
+  return 0;
+}
+
+}  // namespace
+}  // namespace zero3d::bench
+
+int main(int argc, char** argv) {
+  try {
+    return zero3d::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
