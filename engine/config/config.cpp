@@ -35,7 +35,8 @@ DType communication_dtype(const Config& config) {
 }
 
 DType accumulation_dtype(const Config& config) {
-  if (!config.data_types.grad_accum_dtype) return DType::f32;
+  if (!config.data_types.grad_accum_dtype)
+    return master_dtype(config);  // fp32, but for *_master_weights_and_grads
   return parse_ds_dtype(*config.data_types.grad_accum_dtype).value_or(DType::f32);
 }
 
