@@ -130,9 +130,15 @@ void Engine::forward(const MicroBatch& batch) {
   require_batch(batch);
   if (!batch.targets.defined())
     throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
+  require_no_forward("forward()");
+  if (window_ended_) {
+    throw_invalid(
+        "forward() after the last micro-batch of an accumulation window: call step() first");
+  }
   plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
   model_->times().mark(model_->compute(), StepPhase::forward);
-  model_->begin_micro_batch(window_position_, is_gradient_accumulation_boundary());
+  window_ended_ = config_.managed_gradient_accumulation && is_gradient_accumulation_boundary();
+  model_->begin_micro_batch(window_position_, window_ended_);
   forward_key_ = random_key(batch.tokens.shape()[0]);
   Values outputs = runner_->forward(stage(batch), forward_key_, true, true);
   if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
@@ -144,6 +150,13 @@ void Engine::forward(const MicroBatch& batch) {
   last_loss_ = std::move(outputs[0]);
   model_->compute().record(last_loss_ready_);
   window_tokens_ += batch.tokens.numel() * world_.size();
+}
+
+void Engine::require_no_forward(const char* call) const {
+  if (!runner_->has_saved()) return;
+  throw_invalid(concat(call,
+                       " between forward() and its backward(): finish the micro-batch first; "
+                       "eval_batch takes losses without gradients"));
 }
 
 double Engine::loss() {
@@ -216,14 +229,16 @@ void Engine::without_boundary(const char* scope, const std::function<void()>& bo
 void Engine::step() {
   if (in_no_sync_)
     throw_invalid("step() inside no_sync or coalesce_grad_reduction: leave the scope first");
+  require_no_forward("step()");
+  if (window_position_ == stepped_position_)
+    throw_invalid("step() without a backward() since the last one");
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
+  stepped_position_ = window_position_;
   if (boundary) optimizer_step();
 }
 
 void Engine::optimizer_step() {
-  if (window_position_ == 0)
-    throw_invalid("step() at a boundary without a backward() since the last one");
   const StepOutcome outcome = model_->step(window_position_);
   staged_.clear();  // step() waited for everything that read them
   ++global_steps_;
@@ -242,6 +257,8 @@ void Engine::optimizer_step() {
   last_.phase_seconds = model_->times().take();
   last_step_end_ns_ = now;
   window_position_ = 0;
+  stepped_position_ = 0;
+  window_ended_ = false;
   window_tokens_ = 0;
   const auto every = config_.steps_per_print;
   if (every && global_steps_ % *every == 0 && world_.rank() == 0) {
@@ -256,14 +273,16 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
         "train_batch takes gradient_accumulation_steps = ", config_.gradient_accumulation_steps,
         " micro-batches, not ", micro_batches.size()));
   }
-  if (micro_steps_ % config_.gradient_accumulation_steps != 0) {
+  const bool managed = config_.managed_gradient_accumulation;
+  if (window_position_ > 0 ||
+      (managed && micro_steps_ % config_.gradient_accumulation_steps != 0)) {
     throw_invalid(
         "train_batch within an accumulation window: finish it with forward, backward and step");
   }
-  for (const MicroBatch& batch : micro_batches) {
-    forward(batch);
+  for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+    forward(micro_batches[i]);
     backward();
-    step();
+    if (managed || i + 1 == micro_batches.size()) step();
   }
   return last_;
 }

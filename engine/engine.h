@@ -60,12 +60,15 @@ class Engine {
   /// update.
   StepResult train_batch(std::span<const MicroBatch> micro_batches);
 
-  /// Enqueues forward of one micro-batch.
+  /// Enqueues forward of one micro-batch. Each has one backward, and the last one of an
+  /// accumulation window (is_gradient_accumulation_boundary() at the call of forward) is followed
+  /// by step(); otherwise Error(kInvalid).
   void forward(const MicroBatch& batch);
   /// Enqueues backward of the last forward; gradients are reduced as the stage asks. Throws without
   /// a forward.
   void backward();
   /// Ends a micro-batch; at the accumulation boundary clips, updates and advances the schedule.
+  /// Throws without a backward since the last step.
   void step();
   /// Mean token loss of this rank's last forward; waits for it.
   double loss();
@@ -114,6 +117,7 @@ class Engine {
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   Values stage(const MicroBatch& batch);
   RandomKey random_key(std::int64_t batch) const;
+  void require_no_forward(const char* call) const;
   void optimizer_step();
   void without_boundary(const char* scope, const std::function<void()>& body);
 
@@ -132,7 +136,9 @@ class Engine {
   std::int64_t global_steps_ = 0;
   std::int64_t global_samples_ = 0;
   std::int64_t micro_steps_ = 0;
-  int window_position_ = 0;  ///< Backwards in this accumulation window.
+  int window_position_ = 0;    ///< Backwards in this accumulation window.
+  int stepped_position_ = 0;   ///< Its value at the last step().
+  bool window_ended_ = false;  ///< The last forward was that of the window's last micro-batch.
   std::int64_t window_tokens_ = 0;
   std::int64_t planned_batch_ = 0;
   std::int64_t planned_sequence_ = 0;

@@ -12,6 +12,7 @@
 namespace zero3d {
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
+  require_no_forward("eval_batch()");
   double sum = 0;
   for (const MicroBatch& batch : micro_batches) {
     require_batch(batch);
@@ -38,6 +39,7 @@ double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
+  require_no_forward("next_logits()");
   plan_for(1, length);
   model_->begin_evaluation();
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,

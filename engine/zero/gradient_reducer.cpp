@@ -35,16 +35,9 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
                  Shape{options.shard_accumulators ? unit.shard : unit.padded}, "gradients");
     }
     largest_partial = std::max(largest_partial, shards);
-    if (options.slots_needed && plan.buckets[index].buffer == BucketPlan::kOwnBuffer) {
-      own_buffers_[index].storage = Tensor(device.memory(), options.gradient_dtype,
-                                           Shape{plan.buckets[index].elements}, "gradient buckets");
-    }
   }
   if (!options.slots_needed) return;
-  for (std::size_t index = 0; index < shared_buffers_.size(); ++index) {
-    shared_buffers_[index].storage = Tensor(device.memory(), options.gradient_dtype,
-                                            Shape{plan.buffer_elements[index]}, "gradient buckets");
-  }
+  allocate_buffers();
   if (options.reduce_each_micro_batch) {
     if (all_reduces_copies(options, layout.shards())) {
       all_reduced_ =
@@ -54,7 +47,25 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
   }
 }
 
+void GradientReducer::allocate_buffers() {
+  const auto allocate = [&](BufferState& buffer, std::int64_t elements) {
+    buffer.storage =
+        Tensor(device_.memory(), options_.gradient_dtype, Shape{elements}, "gradient buckets");
+  };
+  for (std::size_t index = 0; index < own_buffers_.size(); ++index) {
+    if (plan_.buckets[index].buffer == BucketPlan::kOwnBuffer)
+      allocate(own_buffers_[index], plan_.buckets[index].elements);
+  }
+  for (std::size_t index = 0; index < shared_buffers_.size(); ++index)
+    allocate(shared_buffers_[index], plan_.buffer_elements[index]);
+}
+
 void GradientReducer::begin_micro_batch(int index, bool last) {
+  if (index > 0 && !options_.slots_needed) {  // more micro-batches than the configuration said
+    compute_.synchronize();                   // the new memory may have been an activation's
+    allocate_buffers();
+    options_.slots_needed = true;
+  }
   micro_batch_ = index;
   last_ = last;
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {

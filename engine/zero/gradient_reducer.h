@@ -43,7 +43,8 @@ class GradientReducer {
                   ZeroGroups& groups, const GradientReducerOptions& options, Stream& compute,
                   Stream& reduce);
 
-  /// `index` counts from 0 within the accumulation window; `last` ends it.
+  /// `index` counts from 0 within the accumulation window; `last` ends it. Buffers that
+  /// slots_needed said were not are allocated when a window has a second micro-batch after all.
   void begin_micro_batch(int index, bool last);
   /// The whole padded unit for backward to write on the compute stream, its padding already zero;
   /// gradient_dtype.
@@ -79,6 +80,7 @@ class GradientReducer {
         coalesced;  ///< Padded: the sum of coalesced micro-batches, where accumulator is a shard.
     View open;
   };
+  void allocate_buffers();
   bool writes_in_place() const;
   BufferState& buffer_of(int bucket);
   View slot(int unit);

@@ -16,6 +16,7 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/parallel/comm/decorators.h"
+#include "zero3d/tests/support/probe_module.h"
 
 namespace zero3d::test {
 
@@ -94,6 +95,7 @@ RunResult run_engine(const std::string& json, const RunOptions& options);
 /// Probe of `sizes` whose gradient is `gradient(rank, parameter, step, micro_batch)`.
 using ProbeValues = std::function<float(int parameter, const Moment&)>;
 RunOptions probe_options(const std::vector<std::int64_t>& sizes, ProbeValues gradient, int ranks);
+RunOptions probe_options(std::function<std::vector<ProbeBlockSpec>(int rank)> blocks, int ranks);
 
 /// Bit for bit: losses, norms and state. Says what differs first.
 ::testing::AssertionResult same_bits(const RunResult& expected, const RunResult& actual);
