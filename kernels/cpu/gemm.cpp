@@ -12,8 +12,9 @@
 namespace zero3d::kernels::cpu {
 namespace {
 
-constexpr std::int64_t kTileM = 256, kTileN = 768;
-constexpr std::int64_t kTilesWanted = 8;         // so that a few threads share a small product too
+constexpr std::int64_t kTileM = 256, kTileN = 768;  // beyond, packing is too small a part to gain
+constexpr std::int64_t kFineTileM = 128, kFineTileN = 192;
+constexpr std::int64_t kTilesWanted = 4;         // so that a few threads share a small product too
 constexpr std::int64_t kSmallTile = 16'000'000;  // multiply-adds not worth sharing further
 constexpr std::int64_t kGranuleM = 16, kGranuleN = 48;  // multiples of oneDNN's register tiles
 
@@ -30,7 +31,8 @@ std::int64_t even_tile(std::int64_t extent, std::int64_t tile, std::int64_t gran
   return tiles_in(even, granule) * granule;
 }
 
-/// Large tiles repeat the least packing; a product with few of them is cut finer.
+/// Large tiles repeat the least packing. A product with few of them is cut finer, first where that
+/// costs least.
 Grid choose_grid(std::int64_t m, std::int64_t n, std::int64_t k) {
   std::int64_t tile_m = kTileM, tile_n = kTileN;
   while (true) {
@@ -39,47 +41,53 @@ Grid choose_grid(std::int64_t m, std::int64_t n, std::int64_t k) {
     grid.tile_n = even_tile(n, tile_n, kGranuleN);
     grid.tiles_m = tiles_in(m, grid.tile_m);
     grid.tiles_n = tiles_in(n, grid.tile_n);
-    if (grid.tiles_m * grid.tiles_n >= kTilesWanted || grid.tile_m * grid.tile_n * k <= kSmallTile)
+    const bool cut_m = grid.tile_m > kFineTileM || grid.tile_n <= kFineTileN;
+    if (grid.tiles_m * grid.tiles_n >= kTilesWanted ||
+        grid.tile_m * grid.tile_n * k <= kSmallTile || (cut_m && grid.tile_m <= kGranuleM))
       return grid;
-    if (grid.tile_n >= 2 * grid.tile_m) {
-      tile_n = grid.tile_n / 2;
-    } else {
+    if (cut_m) {
       tile_m = grid.tile_m / 2;
+    } else {
+      tile_n = grid.tile_n / 2;
     }
   }
 }
 
-/// The product of a tile, and whether it was computed where C is.
-struct Product {
-  float* data;
+/// Where the product of a tile is computed.
+struct Place {
+  void* data;
   std::int64_t ld;
-  bool in_place;
+  bool in_c;    ///< In C itself, in C's dtype; else aside, in fp32.
+  bool biased;  ///< The product comes with the bias.
 };
 
-/// Adds what is to be added to the rows of a product and stores them in C.
+/// The residual may be C, and accumulation reads C: their product is kept aside.
+Place place_for(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t m,
+                std::int64_t n) {
+  const bool stores = !g.accumulate && g.residual.data == nullptr;
+  if (stores && g.c.dtype == DType::f32) return {g.c.at(m0, n0), g.n, true, false};
+  if (stores && g.c.dtype == DType::bf16 && g.a.dtype == DType::bf16 && g.k > 0 &&
+      g.bias.dtype != DType::f16 && stores_bf16())
+    return {g.c.at(m0, n0), g.n, true, true};
+  thread_local Scratch memory;
+  return {memory.get<float>(static_cast<std::size_t>(m * n)), n, false, false};
+}
+
+/// Adds what is to be added to the rows of an fp32 product and stores them in C.
 void finish_tile(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t m,
-                 std::int64_t n, const Product& product) {
+                 std::int64_t n, const Place& place) {
   for (std::int64_t i = 0; i < m; ++i) {
-    float* row = product.data + i * product.ld;
+    float* row = static_cast<float*>(place.data) + i * place.ld;
     std::byte* c = g.c.at(m0 + i, n0);
     if (g.bias.data != nullptr) add_row(g.bias.at(0, n0), g.bias.dtype, n, row);
     if (g.residual.data != nullptr) add_row(g.residual.at(m0 + i, n0), g.residual.dtype, n, row);
     if (g.accumulate) add_row(c, g.c.dtype, n, row);
-    if (!product.in_place) store_row(row, n, c, g.c.dtype);
+    if (!place.in_c) store_row(row, n, c, g.c.dtype);
   }
 }
 
-/// The residual may be C, and accumulation reads C: their product is kept aside.
-Product place_for(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t m,
-                  std::int64_t n) {
-  if (g.c.dtype == DType::f32 && !g.accumulate && g.residual.data == nullptr)
-    return {reinterpret_cast<float*>(g.c.at(m0, n0)), g.n, true};
-  thread_local Scratch memory;
-  return {memory.get<float>(static_cast<std::size_t>(m * n)), n, false};
-}
-
 void run_tile(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t m, std::int64_t n) {
-  const Product product = place_for(g, m0, n0, m, n);
+  const Place place = place_for(g, m0, n0, m, n);
   TileProduct tile;
   tile.m = m;
   tile.n = n;
@@ -91,10 +99,15 @@ void run_tile(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t 
   tile.b = g.trans_b ? g.b.at(n0, 0) : g.b.at(0, n0);
   tile.ldb = g.b.columns;
   tile.trans_b = g.trans_b;
-  tile.c = product.data;
-  tile.ldc = product.ld;
+  tile.c = place.data;
+  tile.c_dtype = place.in_c ? g.c.dtype : DType::f32;
+  tile.ldc = place.ld;
+  if (place.biased && g.bias.data != nullptr) {
+    tile.bias = g.bias.at(0, n0);
+    tile.bias_dtype = g.bias.dtype;
+  }
   multiply_tile(tile);
-  if (!product.in_place || g.bias.data != nullptr) finish_tile(g, m0, n0, m, n, product);
+  if (!place.in_c || (g.bias.data != nullptr && !place.biased)) finish_tile(g, m0, n0, m, n, place);
 }
 
 constexpr std::int64_t kSumRows = 128;     // rows summed before they join a column's total

@@ -35,12 +35,14 @@ void multiply_tile(const TileProduct& tile) {
   const float* b =
       untransposed(b_memory, tile.b, tile.dtype, tile.ldb, tile.trans_b, tile.k, tile.n);
   for (std::int64_t i = 0; i < tile.m; ++i) {
-    float* c = tile.c + i * tile.ldc;
+    float* c = static_cast<float*>(tile.c) + i * tile.ldc;
     std::fill_n(c, tile.n, 0.0f);
     for (std::int64_t p = 0; p < tile.k; ++p)
       for (std::int64_t j = 0; j < tile.n; ++j) c[j] += a[i * tile.k + p] * b[p * tile.n + j];
   }
 }
+
+bool stores_bf16() { return false; }
 
 const char* bf16_path() { return "fp32"; }
 

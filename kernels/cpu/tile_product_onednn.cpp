@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -31,9 +32,10 @@ class OneOmpThread {
 };
 
 void multiply_fp32(const TileProduct& t, float beta) {
-  const dnnl_status_t status = dnnl_sgemm(t.trans_a ? 'T' : 'N', t.trans_b ? 'T' : 'N', t.m, t.n,
-                                          t.k, 1.0f, static_cast<const float*>(t.a), t.lda,
-                                          static_cast<const float*>(t.b), t.ldb, beta, t.c, t.ldc);
+  const dnnl_status_t status =
+      dnnl_sgemm(t.trans_a ? 'T' : 'N', t.trans_b ? 'T' : 'N', t.m, t.n, t.k, 1.0f,
+                 static_cast<const float*>(t.a), t.lda, static_cast<const float*>(t.b), t.ldb, beta,
+                 static_cast<float*>(t.c), t.ldc);
   if (status != dnnl_success)
     throw Error(ErrorKind::kInternal, concat("oneDNN sgemm of a ", t.m, "x", t.n, "x", t.k,
                                              " tile: status ", static_cast<int>(status)));
@@ -44,28 +46,40 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, dnnl::memory:
   return {{rows, columns}, dtype, trans ? dnnl::memory::dims{1, ld} : dnnl::memory::dims{ld, 1}};
 }
 
+dnnl::memory::data_type type_of(DType dtype) {
+  return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+dnnl::matmul::primitive_desc plan_bf16(const TileProduct& t, const dnnl::engine& engine) {
+  const auto a = matrix(t.m, t.k, type_of(t.dtype), t.lda, t.trans_a);
+  const auto b = matrix(t.k, t.n, type_of(t.dtype), t.ldb, t.trans_b);
+  const auto c = matrix(t.m, t.n, type_of(t.c_dtype), t.ldc, false);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (t.bias == nullptr) return {dnnl::matmul::desc(a, b, c), attributes, engine};
+  const auto bias = matrix(1, t.n, type_of(t.bias_dtype), t.n, false);
+  return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
+}
+
 /// Making the primitive again for each tile costs about 2 microseconds: oneDNN keeps the compiled
 /// code in a cache of its own, bounded and shared by all threads.
 void multiply_bf16(const TileProduct& t) {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  using Type = dnnl::memory::data_type;
-  const auto a = matrix(t.m, t.k, Type::bf16, t.lda, t.trans_a);
-  const auto b = matrix(t.k, t.n, Type::bf16, t.ldb, t.trans_b);
-  const auto c = matrix(t.m, t.n, Type::f32, t.ldc, false);
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(a, b, c), attributes, engine);
+  const auto plan = plan_bf16(t, engine);
   const dnnl::matmul multiply(plan);
   thread_local Scratch memory;
   void* scratchpad = memory.get<std::byte>(plan.scratchpad_desc().get_size());
   const auto view = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine, const_cast<void*>(data));
   };
+  std::unordered_map<int, dnnl::memory> arguments = {
+      {DNNL_ARG_SRC, view(plan.src_desc(), t.a)},
+      {DNNL_ARG_WEIGHTS, view(plan.weights_desc(), t.b)},
+      {DNNL_ARG_DST, view(plan.dst_desc(), t.c)},
+      {DNNL_ARG_SCRATCHPAD, view(plan.scratchpad_desc(), scratchpad)}};
+  if (t.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, view(plan.bias_desc(), t.bias));
   dnnl::stream stream(engine);
-  multiply.execute(stream, {{DNNL_ARG_SRC, view(a, t.a)},
-                            {DNNL_ARG_WEIGHTS, view(b, t.b)},
-                            {DNNL_ARG_DST, view(c, t.c)},
-                            {DNNL_ARG_SCRATCHPAD, view(plan.scratchpad_desc(), scratchpad)}});
+  multiply.execute(stream, arguments);
   stream.wait();
 }
 
@@ -111,9 +125,12 @@ bool multiplies_bf16() {
 
 }  // namespace
 
+bool stores_bf16() { return multiplies_bf16(); }
+
 void multiply_tile(const TileProduct& tile) {
   if (tile.k == 0) {
-    for (std::int64_t i = 0; i < tile.m; ++i) std::fill_n(tile.c + i * tile.ldc, tile.n, 0.0f);
+    float* c = static_cast<float*>(tile.c);
+    for (std::int64_t i = 0; i < tile.m; ++i) std::fill_n(c + i * tile.ldc, tile.n, 0.0f);
     return;
   }
   const OneOmpThread one_thread;

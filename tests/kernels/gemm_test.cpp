@@ -143,6 +143,13 @@ TEST(Gemm, SeveralTilesWithRaggedEdges) {
     }
 }
 
+TEST(Gemm, LongSumsAreRoundedOnce) {
+  for (const DType dtype : float_dtypes())
+    for (const bool trans_a : {false, true})
+      for (const bool trans_b : {false, true})
+        check({5, 18, 50257, trans_a, trans_b, dtype, dtype, true});
+}
+
 TEST(Gemm, RoundsOnce) {
   // 1 + 2^-9 + 3 * 2^-9 is a bf16 value; rounding the product first would lose its 2^-9.
   Kit kit;
