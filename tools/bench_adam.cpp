@@ -24,6 +24,7 @@ struct Options {
   std::string copy = "none";
   std::string isa;
   int repeats = 11;
+  bool print_times = false;
 };
 
 DType parse_dtype(const std::string& name) {
@@ -125,6 +126,12 @@ class Subject {
   std::int64_t step_ = 0;
 };
 
+void print_times(const char* name, const std::vector<double>& seconds) {
+  std::printf("%s seconds:", name);
+  for (const double value : seconds) std::printf(" %.9f", value);
+  std::printf("\n");
+}
+
 void run_one(const Options& options, std::int64_t numel, int threads) {
   Subject subject(options, numel, threads);
   std::vector<double> adam, null;
@@ -143,6 +150,10 @@ void run_one(const Options& options, std::int64_t numel, int threads) {
       options.gradient.c_str(), options.copy.c_str(), static_cast<double>(numel) / seconds * 1e-6,
       subject.bytes() / seconds * 1e-9, subject.bytes() / ceiling * 1e-9, ceiling / seconds,
       subject.bytes() / best * 1e-9, subject.bytes() / best_ceiling * 1e-9, best_ceiling / best);
+  if (options.print_times) {
+    print_times("adam", adam);
+    print_times("null", null);
+  }
   std::fflush(stdout);
 }
 
@@ -163,6 +174,7 @@ void add_bench_adam(CLI::App& bench) {
   command->add_option("--isa", options->isa, "scalar, avx2, avx512, ...; default: the fastest");
   command->add_option("--repeats", options->repeats, "Interleaved runs of each")
       ->check(CLI::PositiveNumber);
+  command->add_flag("--print-times", options->print_times, "Also every run's time, for scripts");
   command->callback([options] {
     for (const std::string& numel : options->numels)
       for (const int threads : options->threads) run_one(*options, parse_count(numel), threads);

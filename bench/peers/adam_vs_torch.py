@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Times `zero3d bench adam` in turn with torch.optim.AdamW(fused=True) and DeepSpeed's CPU Adam.
+
+Run it by hand with a Python that has torch, and deepspeed if that is to be measured:
+    python bench/peers/adam_vs_torch.py --zero3d build/release/bin/zero3d --numel 16M,128M --threads 1,2
+Rounds are interleaved; the figures are medians over all updates of all rounds. fp32 everything, 28 bytes a parameter.
+"""
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import time
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
+
+BYTES_PER_PARAMETER = 28
+
+
+def count(text):
+    units = {"k": 2**10, "M": 2**20, "G": 2**30}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+def torch_adamw(numel):
+    import torch
+
+    parameter = torch.nn.Parameter(torch.full((numel,), 0.01))
+    parameter.grad = torch.full((numel,), 0.01)
+    return torch.optim.AdamW([parameter], lr=1e-3, weight_decay=0.0, fused=True)
+
+
+def deepspeed_adam(numel):
+    import torch
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    parameter = torch.nn.Parameter(torch.full((numel,), 0.01))
+    parameter.grad = torch.full((numel,), 0.01)
+    return DeepSpeedCPUAdam([parameter], lr=1e-3, weight_decay=0.0, adamw_mode=True)
+
+
+def time_steps(optimizer, repeats):
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        optimizer.step()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def time_zero3d(binary, numel, threads, repeats):
+    command = [binary, "bench", "adam", "--numel", str(numel), "--threads", str(threads), "--repeats", str(repeats),
+               "--print-times"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {name: [float(x) for x in re.search(rf"^{name} seconds: (.*)$", output, re.M).group(1).split()]
+            for name in ("adam", "null")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--zero3d", default="build/release/bin/zero3d")
+    parser.add_argument("--numel", default="16M,128M")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="updates of each in one round")
+    parser.add_argument("--peers", default="torch,deepspeed")
+    options = parser.parse_args()
+
+    import torch
+
+    makers = {"torch": torch_adamw, "deepspeed": deepspeed_adam}
+    for numel in map(count, options.numel.split(",")):
+        for threads in map(int, options.threads.split(",")):
+            torch.set_num_threads(threads)
+            peers = {name: makers[name](numel) for name in options.peers.split(",") if name}
+            for optimizer in peers.values():
+                time_steps(optimizer, 2)
+            seconds = {name: [] for name in ["zero3d", "null", *peers]}
+            for _ in range(options.rounds):
+                ours = time_zero3d(options.zero3d, numel, threads, options.repeats)
+                seconds["zero3d"] += ours["adam"]
+                seconds["null"] += ours["null"]
+                for name, optimizer in peers.items():
+                    seconds[name] += time_steps(optimizer, options.repeats)
+            rates = {name: BYTES_PER_PARAMETER * numel / statistics.median(values) * 1e-9
+                     for name, values in seconds.items()}
+            best = {name: BYTES_PER_PARAMETER * numel / min(values) * 1e-9 for name, values in seconds.items()}
+            print(f"numel {numel} threads {threads}: " +
+                  ", ".join(f"{name} {rates[name]:.1f} GB/s (best {best[name]:.1f})" for name in rates) + "; " +
+                  ", ".join(f"zero3d/{name} {rates['zero3d'] / rates[name]:.2f}" for name in peers), flush=True)
+
+
+if __name__ == "__main__":
+    main()
