@@ -42,12 +42,6 @@ std::int64_t parse_count(const std::string& text) {
   }
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 /// The arrays of one Adam update and both ways to go over them.
 class Subject {
  public:
