@@ -99,7 +99,7 @@ View GradientReducer::open(int unit) {
   if (open.defined()) return open;
   open = slot(unit);
   const BufferState& buffer = buffer_of(plan_.bucket_of[static_cast<std::size_t>(unit)]);
-  if (buffer.free.recorded()) compute_.wait(buffer.free);
+  if (!writes_in_place() && buffer.free.recorded()) compute_.wait(buffer.free);
   for (const auto& [begin, end] : layout_.gaps(unit)) {
     device_.fill_zero(compute_, open.flat(begin, end - begin));
   }
