@@ -41,12 +41,8 @@ void print_title(const Options& options) {
               options.threads, options.dropout);
 }
 
-/// What the step must gain over a peer whose own products run at `share` of oneDNN's rate: 2 where
-/// they are slow, 1.15 where little is left to gain.
-double wanted_factor(const std::string& dtype, double share) {
-  if (dtype == "bf16") return 1.2;
-  constexpr double kSlow = 0.35, kFast = 0.80, kMost = 2.0, kLeast = 1.15;
-  return kMost - (kMost - kLeast) * std::clamp((share - kSlow) / (kFast - kSlow), 0.0, 1.0);
+double wanted_gain(const std::string& dtype, double share) {
+  return dtype == "bf16" ? 1.2 : wanted_factor(2.0, 1.15, share);
 }
 
 void compare_with_peer(const Options& options) {
@@ -61,7 +57,7 @@ void compare_with_peer(const Options& options) {
   const double raw =
       onednn_rate(options.trainer().model, options.batch * options.sequence,
                   options.dtype == "bf16" ? DType::bf16 : DType::f32, options.threads);
-  const double share = peer_rate / raw, wanted = wanted_factor(options.dtype, share);
+  const double share = peer_rate / raw, wanted = wanted_gain(options.dtype, share);
   const double gain = median_ratio(times[1], times[0]);
   std::printf("step      zero3d %.3f s, PyTorch %.3f s; PyTorch / zero3d %s\n", median(times[0]),
               median(times[1]), ratio_text(times[1], times[0]).c_str());

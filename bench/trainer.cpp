@@ -103,6 +103,11 @@ std::vector<std::vector<double>> in_turns(int rounds,
   return times;
 }
 
+double wanted_factor(double slow, double fast, double share) {
+  constexpr double kSlow = 0.35, kFast = 0.80;
+  return slow - (slow - fast) * std::clamp((share - kSlow) / (kFast - kSlow), 0.0, 1.0);
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t middle = values.size() / 2;

@@ -62,6 +62,10 @@ class Trainer {
 std::vector<std::vector<double>> in_turns(int rounds,
                                           const std::vector<std::function<double()>>& sides);
 
+/// What must be gained over a peer whose own matrix products run at `share` of oneDNN's rate:
+/// `slow` where that is 35 % or less, `fast` at 80 %, where less is left to gain; linear between.
+double wanted_factor(double slow, double fast, double share);
+
 double median(std::vector<double> values);
 /// The median of a[i] / b[i].
 double median_ratio(const std::vector<double>& a, const std::vector<double>& b);
