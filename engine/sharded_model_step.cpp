@@ -61,10 +61,13 @@ StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
   times_.stop(*compute_);
   ++skipped_steps_;
   const std::string cause =
-      concat(report.bad_is_nan ? "NaN" : "inf", " in the gradient of ",
+      concat(report.bad_is_nan ? "NaN" : "inf", " in the averaged gradient of ",
              report.bad_parameter < 0 ? std::string("a parameter")
                                       : layout_->parameter(report.bad_parameter).spec.name,
-             " on rank ", report.bad_rank);
+             ", in the shard of rank ", report.bad_rank,
+             report.bad_loss_rank < 0
+                 ? std::string()
+                 : concat("; the loss of rank ", report.bad_loss_rank, " is not finite either"));
   const std::string scale =
       scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", scaler_.scale()) : "";
   if (data_parallel_.rank() == 0) {

@@ -119,6 +119,7 @@ StepReport StepReporter::merge() const {
     std::memcpy(&part, all.data() + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
     squares.add(part.squares);
     report.loss += part.loss;
+    if (!std::isfinite(part.loss) && report.bad_loss_rank < 0) report.bad_loss_rank = rank;
     if (part.bad_parameter < 0) continue;
     if (report.bad_parameter >= 0 && report.bad_parameter <= part.bad_parameter) continue;
     report.bad_parameter = part.bad_parameter;

@@ -23,6 +23,7 @@ struct StepReport {
   int bad_parameter = -1;   ///< Index into the layout of the first that is not.
   int bad_rank = -1;        ///< A data-parallel rank whose shard holds it.
   bool bad_is_nan = false;  ///< NaN rather than inf.
+  int bad_loss_rank = -1;   ///< The first rank whose loss is not finite: where it came from.
 };
 
 /// Collects this rank's part on streams and exchanges it. The norm is summed over owners: each

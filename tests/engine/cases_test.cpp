@@ -360,7 +360,8 @@ TEST(Precision, ANonFiniteGradientOfOneRankSkipsTheStep) {
           const RunResult two = after(2);
           ASSERT_EQ(log.with("skipped").size(), 1u);
           const std::string line = log.with("skipped")[0];
-          for (const char* part : {"step 2 ", "rank ", "p0", poison.kind})
+          for (const char* part :
+               {"step 2 ", "shard of rank 0", "loss of rank 1", "p0", poison.kind})
             EXPECT_NE(line.find(part), std::string::npos) << line;
           EXPECT_EQ(line.find("loss scale") != std::string::npos, false) << line;
           for (const char* name : {"p0"}) {

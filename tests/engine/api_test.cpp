@@ -1,0 +1,524 @@
+// What the calls of the engine mean: forward, backward and step against train_batch, accumulation
+// boundaries, evaluation in between, access to whole parameters, the lower-level interface out of
+// order.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "zero3d/core/text.h"
+#include "zero3d/tests/support/log_capture.h"
+#include "zero3d/tests/support/nano_model.h"
+#include "zero3d/tests/support/run_engine.h"
+
+namespace zero3d::test {
+namespace {
+
+std::string json_of(int stage, int accumulation, const std::string& top = "",
+                    const std::string& zero = "") {
+  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )",
+                accumulation,
+                R"(, "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}})",
+                top.empty() ? "" : ", ", top,
+                R"(, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
+                stage, zero.empty() ? "" : ", ", zero, "}}");
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_error(const std::function<void()>& call, const std::string& part) {
+  const std::string message = message_of(call);
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+constexpr int kRanks = 2;
+constexpr int kAccumulation = 3;
+
+RunOptions nano(int accumulation = kAccumulation) {
+  return nano_options(nano_gpt2(true), kRanks, accumulation);
+}
+
+TokenBatch batch_at(int rank, int step, int micro, int accumulation = kAccumulation) {
+  return nano_batch({rank, step, micro}, kRanks, accumulation, 2);
+}
+
+/// Three steps of the default batches by train_batch.
+void train_batches(Engine& engine, int rank, int steps = 3) {
+  for (int step = 0; step < steps; ++step) {
+    std::vector<TokenBatch> batches;
+    std::vector<MicroBatch> views;
+    for (int micro = 0; micro < kAccumulation; ++micro)
+      batches.push_back(batch_at(rank, step, micro));
+    for (const TokenBatch& batch : batches) views.push_back(batch.view());
+    engine.train_batch(views);
+  }
+}
+
+TEST(Calls, ForwardBackwardStepAreTrainBatch) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult apart = run_engine(json_of(stage, kAccumulation), nano());
+    RunOptions options = nano();
+    options.body = [](Engine& engine, Module&, int rank) { train_batches(engine, rank); };
+    const RunResult together = run_engine(json_of(stage, kAccumulation), options);
+    EXPECT_EQ(apart.steps.back().loss, together.steps.back().loss);
+    EXPECT_EQ(apart.steps.back().grad_norm, together.steps.back().grad_norm);
+    EXPECT_TRUE(same_state(apart.state, together.state)) << stage;
+  }
+}
+
+TEST(Calls, CountersFollowTheBoundary) {
+  RunOptions options = nano();
+  options.body = [](Engine& engine, Module&, int rank) {
+    EXPECT_TRUE(std::isnan(engine.get_global_grad_norm()));
+    EXPECT_FALSE(engine.was_step_applied());
+    for (int micro = 0; micro < 2 * kAccumulation; ++micro) {
+      EXPECT_EQ(engine.micro_steps(), micro);
+      EXPECT_EQ(engine.global_steps(), micro / kAccumulation);
+      EXPECT_EQ(engine.is_gradient_accumulation_boundary(), micro % kAccumulation == 2);
+      const TokenBatch batch = batch_at(rank, micro / kAccumulation, micro % kAccumulation);
+      engine.forward(batch.view());
+      EXPECT_GT(engine.loss(), 0.0);
+      engine.backward();
+      engine.step();
+    }
+    EXPECT_EQ(engine.global_steps(), 2);
+    EXPECT_EQ(engine.global_samples(), 2 * 2 * kRanks * kAccumulation);
+    EXPECT_EQ(engine.skipped_steps(), 0);
+    EXPECT_TRUE(engine.was_step_applied());
+    EXPECT_GT(engine.get_global_grad_norm(), 0.0);
+    EXPECT_EQ(engine.last_step().tokens, 2 * kNanoSequence * kRanks * kAccumulation);
+    EXPECT_EQ(engine.get_lr(), std::vector<double>(engine.get_lr().size(), 0.01));
+  };
+  run_engine(json_of(2, kAccumulation), options);
+}
+
+TEST(Calls, OutOfOrderAreErrorsThatSayWhatToDo) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    RunOptions options = nano();
+    options.body = [](Engine& engine, Module&, int rank) {
+      const TokenBatch batch = batch_at(rank, 0, 0);
+      expect_error([&] { engine.backward(); }, "backward() without a forward()");
+      expect_error([&] { engine.loss(); }, "loss() without a forward");
+      expect_error([&] { engine.step(); }, "step() without a backward()");
+      engine.forward(batch.view());
+      expect_error([&] { engine.forward(batch.view()); }, "forward() between forward() and its");
+      expect_error([&] { engine.step(); }, "step() between forward() and its backward()");
+      const MicroBatch view = batch.view();
+      expect_error([&] { engine.eval_batch({&view, 1}); }, "eval_batch() between forward()");
+      engine.backward();
+      expect_error([&] { engine.backward(); }, "backward() without a forward()");
+      engine.step();
+      expect_error([&] { engine.step(); }, "step() without a backward()");
+      const std::vector<MicroBatch> window(kAccumulation, view);
+      expect_error([&] { engine.train_batch(window); }, "within an accumulation window");
+      for (int micro = 1; micro < kAccumulation; ++micro) {
+        const TokenBatch next = batch_at(rank, 0, micro);
+        engine.forward(next.view());
+        engine.backward();
+        if (micro + 1 < kAccumulation) engine.step();
+      }
+      expect_error([&] { engine.forward(view); }, "call step() first");
+      engine.step();
+      expect_error(
+          [&] {
+            engine.train_batch({&view, 1});
+          },
+          "takes gradient_accumulation_steps = 3");
+      train_batches(engine, rank, 1);
+      EXPECT_EQ(engine.global_steps(), 2);
+    };
+    run_engine(json_of(stage, kAccumulation), options);
+  }
+}
+
+TEST(Calls, BatchesOfTheWrongFormAreRefused) {
+  RunOptions options = nano();
+  options.body = [](Engine& engine, Module&, int rank) {
+    const TokenBatch batch = batch_at(rank, 0, 0);
+    const TokenBatch shorter(2, kNanoSequence - 1);
+    MicroBatch bad{batch.view().tokens, shorter.view().targets};
+    expect_error([&] { engine.forward(bad); }, "targets must be int32 [2, 8]");
+    bad.targets = ConstView();
+    expect_error([&] { engine.forward(bad); }, "training needs targets");
+    bad.tokens = batch.view().tokens.flat(0, 5);
+    expect_error([&] { engine.forward(bad); }, "tokens must be int32 [batch, sequence]");
+    bad.tokens = ConstView();
+    expect_error([&] { engine.forward(bad); }, "tokens must be int32 [batch, sequence]");
+    train_batches(engine, rank, 1);  // nothing was disturbed
+  };
+  run_engine(json_of(3, kAccumulation), options);
+}
+
+TEST(Boundary, SetByHandEndsTheWindow) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult expected = run_engine(json_of(stage, kAccumulation), nano());
+    RunOptions options = nano();
+    options.body = [](Engine& engine, Module&, int rank) {
+      for (int step = 0; step < 3; ++step) {
+        for (int micro = 0; micro < kAccumulation; ++micro) {
+          engine.set_gradient_accumulation_boundary(micro + 1 == kAccumulation);
+          const TokenBatch batch = batch_at(rank, step, micro);
+          engine.forward(batch.view());
+          engine.backward();
+          engine.step();
+        }
+      }
+    };
+    EXPECT_TRUE(
+        same_state(expected.state, run_engine(json_of(stage, kAccumulation), options).state))
+        << stage;
+    // Decided only after the backward.
+    options.body = [](Engine& engine, Module&, int rank) {
+      for (int step = 0; step < 3; ++step) {
+        for (int micro = 0; micro < kAccumulation; ++micro) {
+          engine.set_gradient_accumulation_boundary(false);
+          const TokenBatch batch = batch_at(rank, step, micro);
+          engine.forward(batch.view());
+          engine.backward();
+          engine.set_gradient_accumulation_boundary(micro + 1 == kAccumulation);
+          engine.step();
+        }
+      }
+    };
+    EXPECT_TRUE(
+        same_state(expected.state, run_engine(json_of(stage, kAccumulation), options).state))
+        << stage;
+  }
+}
+
+TEST(Boundary, UnmanagedEveryStepIsOne) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult expected = run_engine(json_of(stage, kAccumulation), nano());
+    const std::string json =
+        json_of(stage, kAccumulation, R"("managed_gradient_accumulation": false)");
+    RunOptions options = nano();
+    options.body = [](Engine& engine, Module&, int rank) {
+      expect_error([&] { engine.set_gradient_accumulation_boundary(true); },
+                   "managed_gradient_accumulation is false");
+      for (int step = 0; step < 3; ++step) {
+        for (int micro = 0; micro < kAccumulation; ++micro) {
+          const TokenBatch batch = batch_at(rank, step, micro);
+          engine.forward(batch.view());
+          engine.backward();
+        }
+        engine.step();
+        EXPECT_EQ(engine.global_steps(), step + 1);
+      }
+    };
+    EXPECT_TRUE(same_state(expected.state, run_engine(json, options).state)) << stage;
+    options.body = [](Engine& engine, Module&, int rank) { train_batches(engine, rank); };
+    EXPECT_TRUE(same_state(expected.state, run_engine(json, options).state)) << stage;
+  }
+}
+
+TEST(Scopes, NoSyncLeavesTheReductionToTheLastBackward) {
+  for (const int accumulation : {1, kAccumulation}) {
+    for (int stage = 0; stage <= 1; ++stage) {
+      RunOptions by_hand = nano(accumulation);
+      by_hand.body = [](Engine& engine, Module&, int rank) {
+        for (int micro = 0; micro < kAccumulation; ++micro) {
+          engine.set_gradient_accumulation_boundary(micro + 1 == kAccumulation);
+          const TokenBatch batch = batch_at(rank, 0, micro);
+          engine.forward(batch.view());
+          engine.backward();
+          engine.step();
+        }
+      };
+      RunOptions scoped = nano(accumulation);
+      scoped.body = [](Engine& engine, Module&, int rank) {
+        engine.no_sync([&] {
+          for (int micro = 0; micro + 1 < kAccumulation; ++micro) {
+            const TokenBatch batch = batch_at(rank, 0, micro);
+            engine.forward(batch.view());
+            engine.backward();
+            expect_error([&] { engine.step(); }, "step() inside no_sync");
+            expect_error([&] { engine.no_sync([] {}); }, "do not nest");
+          }
+        });
+        engine.set_gradient_accumulation_boundary(true);
+        const TokenBatch batch = batch_at(rank, 0, kAccumulation - 1);
+        engine.forward(batch.view());
+        engine.backward();
+        engine.step();
+      };
+      const std::string json = json_of(stage, accumulation);
+      EXPECT_TRUE(same_state(run_engine(json, by_hand).state, run_engine(json, scoped).state))
+          << "stage " << stage << ", accumulation " << accumulation;
+    }
+  }
+  for (int stage = 2; stage <= 3; ++stage) {
+    RunOptions options = nano(1);
+    options.body = [](Engine& engine, Module&, int) {
+      expect_error([&] { engine.no_sync([] {}); }, "no_sync needs ZeRO stage 0 or 1");
+    };
+    run_engine(json_of(stage, 1), options);
+  }
+}
+
+TEST(Scopes, CoalescedMicroBatchesAreReducedAsOne) {
+  for (int stage = 1; stage <= 3; ++stage) {
+    const RunResult expected = run_engine(json_of(1, kAccumulation), nano());
+    RunOptions options = nano();
+    options.body = [](Engine& engine, Module&, int rank) {
+      for (int step = 0; step < 3; ++step) {
+        engine.coalesce_grad_reduction([&] {
+          for (int micro = 0; micro < kAccumulation; ++micro) {
+            const TokenBatch batch = batch_at(rank, step, micro);
+            engine.forward(batch.view());
+            engine.backward();
+          }
+        });
+        engine.set_gradient_accumulation_boundary(true);
+        engine.step();
+      }
+    };
+    // Micro-batches first, then ranks: the order of stage 1.
+    EXPECT_TRUE(
+        same_state(expected.state, run_engine(json_of(stage, kAccumulation), options).state))
+        << stage;
+  }
+}
+
+TEST(Evaluation, DisturbsNothing) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult expected = run_engine(json_of(stage, kAccumulation), nano());
+    RunOptions options = nano();
+    std::vector<double> losses(kRanks);
+    options.body = [&](Engine& engine, Module&, int rank) {
+      for (int step = 0; step < 3; ++step) {
+        for (int micro = 0; micro < kAccumulation; ++micro) {
+          const TokenBatch batch = batch_at(rank, step, micro);
+          const TokenBatch longer = nano_batch({rank, 9, micro}, kRanks, 1, 3, 11);
+          const MicroBatch views[] = {longer.view(), batch.view()};
+          const double before = engine.eval_batch(views);
+          EXPECT_EQ(engine.eval_batch(views), before) << "evaluation is repeatable";
+          losses[static_cast<std::size_t>(rank)] = before;
+          engine.forward(batch.view());
+          engine.backward();
+          engine.next_logits(std::vector<std::int32_t>{1, 2, 3});
+          engine.step();
+        }
+      }
+    };
+    EXPECT_TRUE(
+        same_state(expected.state, run_engine(json_of(stage, kAccumulation), options).state))
+        << stage;
+    EXPECT_EQ(losses[0], losses[1]) << "the mean of all ranks on every rank";
+  }
+}
+
+TEST(Evaluation, IsTheTrainingLossOfTheSameParameters) {
+  RunOptions options = nano(1);
+  options.body = [](Engine& engine, Module&, int rank) {
+    const TokenBatch batch = batch_at(rank, 0, 0, 1);
+    const MicroBatch view = batch.view();
+    const double evaluated = engine.eval_batch({&view, 1});
+    EXPECT_EQ(engine.train_batch({&view, 1}).loss, evaluated);
+  };
+  for (int stage = 0; stage <= 3; ++stage) run_engine(json_of(stage, 1), options);
+}
+
+TEST(WithParameters, OneRankWritesAndMastersFollow) {
+  constexpr char kName[] = "transformer.h.1.mlp.c_fc.weight";
+  for (const bool bf16 : {false, true}) {
+    for (const char* threshold : {"0", "100000"}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        SCOPED_TRACE(concat("stage ", stage, ", bf16 ", bf16, ", persistence ", threshold));
+        const std::string json =
+            concat(R"({"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW",
+                       "params": {"lr": 0.01}}, "bf16": {"enabled": )",
+                   bf16 ? "true" : "false", R"(}, "zero_optimization": {"stage": )", stage,
+                   R"(, "stage3_param_persistence_threshold": )", threshold, "}}");
+        const RunResult untouched = run_engine(json, nano(1));
+        RunOptions options = nano(1);
+        options.after = [&](Engine& engine, int rank) {
+          engine.model().with_parameters({kName}, -1, [&](const ParameterSpec& spec, View view) {
+            EXPECT_EQ(spec.name, kName);
+            EXPECT_EQ(view.shape(), (Shape{16, 64}));
+          });
+          engine.model().with_parameters({kName}, 1, [&](const ParameterSpec&, View view) {
+            for (std::int64_t i = 0; i < view.numel(); ++i) {
+              const float value = rank == 1 ? 0.5f + static_cast<float>(i % 7) : -1.0f;
+              if (bf16) {
+                view.as<zero3d::bf16>()[i] = to_bf16(value);
+              } else {
+                view.as<float>()[i] = value;
+              }
+            }
+          });
+        };
+        const RunResult written = run_engine(json, options);
+        ModelState expected = untouched.state;
+        ParameterState& changed = expected.at(kName);
+        const std::size_t count = 16 * 64;
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) values[i] = 0.5f + static_cast<float>(i % 7);
+        const auto bytes_of = [](const auto& vector) {
+          const auto* data = reinterpret_cast<const std::byte*>(vector.data());
+          return std::vector<std::byte>(data, data + vector.size() * sizeof(vector[0]));
+        };
+        if (bf16) {
+          std::vector<zero3d::bf16> halves;
+          for (const float value : values) halves.push_back(to_bf16(value));
+          changed.value = bytes_of(halves);
+          changed.master = bytes_of(values);
+        } else {
+          changed.value = bytes_of(values);
+        }
+        EXPECT_TRUE(same_state(expected, written.state));
+      }
+    }
+  }
+}
+
+TEST(WithParameters, TrainingGoesOnFromWhatWasWritten) {
+  for (const char* more : {"", R"("zero_hpz_partition_size": 2)"}) {
+    std::vector<double> losses;
+    for (const int stage : {0, 3}) {
+      RunOptions options = nano(1);
+      options.body = [&](Engine& engine, Module&, int rank) {
+        double loss = 0;
+        for (int step = 0; step < 2; ++step) {
+          const TokenBatch batch = batch_at(rank, step, 0, 1);
+          const MicroBatch view = batch.view();
+          loss = engine.train_batch({&view, 1}).loss;
+          engine.model().with_parameters({"transformer.wte.weight", "transformer.ln_f.weight"}, 0,
+                                         [&](const ParameterSpec&, View values) {
+                                           for (std::int64_t i = 0; i < values.numel(); ++i)
+                                             values.as<float>()[i] *= 1.5f;
+                                         });
+        }
+        if (rank == 0) losses.push_back(loss);
+      };
+      run_engine(json_of(stage, 1, "", stage == 3 ? more : ""), options);
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+  }
+}
+
+TEST(WithParameters, AnUnknownNameIsAnError) {
+  RunOptions options = nano(1);
+  options.body = [](Engine& engine, Module&, int) {
+    expect_error(
+        [&] { engine.model().with_parameters({"nobody"}, -1, [](const ParameterSpec&, View) {}); },
+        "no parameter named nobody");
+  };
+  run_engine(json_of(3, 1), options);
+}
+
+/// Four parameters of 1 whose gradient is rank + 1, driven by hand in `order` of blocks.
+std::vector<float> train_by_hand(int stage, const std::vector<int>& order,
+                                 const std::string& zero) {
+  RunOptions options = probe_options(
+      {5, 2000, 3, 1100}, [](int, const Moment&) { return 0.0f; }, 2);
+  options.body = [&](Engine& engine, Module&, int rank) {
+    ShardedModel& model = engine.model();
+    for (int step = 0; step < 3; ++step) {
+      model.begin_micro_batch(0, true);
+      for (const bool forward : {true, false}) {
+        const Phase phase = forward ? Phase::forward : Phase::backward;
+        const std::vector<int> blocks =
+            forward ? order : std::vector<int>(order.rbegin(), order.rend());
+        for (const int block : blocks) {
+          const std::vector<ConstView> views = model.acquire(block, phase);
+          EXPECT_EQ(views.size(), 1u);
+          if (forward) {
+            const ConstView view = views[0];
+            model.compute().launch("use", {reads(view)}, [view] {
+              for (std::int64_t i = 1; i < view.numel(); ++i)
+                ZERO3D_CHECK(view.as<float>()[i] == view.as<float>()[0], "equal elements");
+            });
+          } else {
+            const View target = model.gradients(block)[0].view;
+            model.compute().launch("gradient", {writes(target)}, [target, rank, block] {
+              for (std::int64_t i = 0; i < target.numel(); ++i)
+                target.as<float>()[i] = static_cast<float>((rank + 1) * (block + 1));
+            });
+            model.ready(block);
+          }
+          model.release(block, phase);
+        }
+      }
+      EXPECT_TRUE(model.step(1).applied);
+    }
+  };
+  const RunResult result = run_engine(
+      concat(R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "SGD", "params":
+                 {"lr": 0.125}}, "gradient_clipping": 0, "zero_allow_untested_optimizer": true,
+                 "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
+             stage, zero, "}}"),
+      options);
+  std::vector<float> values;
+  for (int block = 0; block < 4; ++block) {
+    const std::vector<float> all =
+        ParameterState::floats(result.state.at(concat("p", block)).value);
+    for (const float value : all) EXPECT_EQ(value, all[0]);
+    values.push_back(all[0]);
+  }
+  return values;
+}
+
+TEST(LowerLevel, OutOfOrderAcquiresWarnOnceAndAreRight) {
+  const std::vector<float> expected = {1 - 0.5625f, 1 - 1.125f, 1 - 1.6875f, 1 - 2.25f};
+  for (int stage = 0; stage <= 3; ++stage) {
+    {
+      const LogCapture log;
+      EXPECT_EQ(train_by_hand(stage, {0, 1, 2, 3}, ""), expected) << stage;
+      EXPECT_TRUE(log.with("out of the planned order").empty());
+    }
+    const LogCapture log;
+    EXPECT_EQ(train_by_hand(stage, {2, 0, 3, 1}, ""), expected) << stage;
+    const std::vector<std::string> warnings = log.with("out of the planned order");
+    EXPECT_EQ(warnings.size(), stage == 3 ? static_cast<std::size_t>(kRanks) : 0u)
+        << "once for each rank's store";
+  }
+  EXPECT_EQ(train_by_hand(3, {3, 2, 1, 0}, R"(, "zero_hpz_partition_size": 2)"), expected);
+}
+
+/// Two users of one parameter: the gradients 3 and 5 add up to 8, whether the later (in backward)
+/// user may add or the engine must.
+TEST(Tied, GradientsOfAllUsersAddUp) {
+  for (const bool adds : {false, true}) {
+    for (const bool bf16 : {false, true}) {
+      for (const int accumulation : {1, 2}) {
+        for (int stage = 0; stage <= 3; ++stage) {
+          SCOPED_TRACE(concat("adds ", adds, ", bf16 ", bf16, ", accumulation ", accumulation,
+                              ", stage ", stage));
+          const auto blocks = [&](int) {
+            const auto tied = [&](float c) {
+              ProbeParameter parameter =
+                  probe_parameter("tied", Shape{1500}, [c](const ProbeClock&) { return c; });
+              parameter.spec.adds_gradient = adds;
+              return parameter;
+            };
+            const auto own = [](const char* name) {
+              return probe_parameter(name, Shape{7}, [](const ProbeClock&) { return 1.0f; });
+            };
+            return std::vector<ProbeBlockSpec>{
+                {{tied(3.0f), own("a")}}, {{own("b")}}, {{own("c"), tied(5.0f)}}};
+          };
+          const RunResult result =
+              run_engine(json_of(stage, accumulation,
+                                 bf16 ? R"("gradient_clipping": 0, "bf16": {"enabled": true})"
+                                      : R"("gradient_clipping": 0)"),
+                         probe_options(blocks, 2));
+          for (const auto& gradients : result.gradients) {
+            for (const float value : gradients.at("tied")) ASSERT_EQ(value, 8.0f);
+            for (const float value : gradients.at("b")) ASSERT_EQ(value, 1.0f);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zero3d::test
