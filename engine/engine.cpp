@@ -57,7 +57,7 @@ Engine::Engine(const Config& config, const Module& module, Communicator& world, 
 Engine::~Engine() {
   try {
     model_->compute().synchronize();
-  } catch (const Error&) {  // reported where the work was waited for
+  } catch (...) {  // reported where the work was waited for
   }
 }
 

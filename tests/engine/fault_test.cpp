@@ -1,0 +1,284 @@
+// Faults: every one ends in an error that names it, on every rank, within two seconds.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "zero3d/core/text.h"
+#include "zero3d/parallel/comm/thread_communicator.h"
+#include "zero3d/tests/support/log_capture.h"
+#include "zero3d/tests/support/nano_model.h"
+#include "zero3d/tests/support/run_engine.h"
+
+namespace zero3d::test {
+namespace {
+
+std::string json_of(int stage, int accumulation = 1, const std::string& top = "",
+                    const std::string& zero = "") {
+  return concat(
+      R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )", accumulation,
+      R"(, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}})", top.empty() ? "" : ", ", top,
+      R"(, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )", stage,
+      zero.empty() ? "" : ", ", zero, "}}");
+}
+
+struct Ending {
+  std::string message;
+  bool echo = false;  ///< Ended by another rank's failure.
+  double seconds = 0;
+};
+
+/// Runs ranks that are expected to fail and tells how each ended.
+std::vector<Ending> endings_of(int ranks, const std::function<void(Communicator&)>& body) {
+  std::vector<Ending> endings(static_cast<std::size_t>(ranks));
+  const std::int64_t begin = now_ns();
+  ThreadCommOptions options;
+  options.timeout = std::chrono::seconds(20);
+  try {
+    run_ranks(
+        ranks,
+        [&](Communicator& world) {
+          Ending& ending = endings[static_cast<std::size_t>(world.rank())];
+          const auto end = [&](const std::exception& error, bool echo) {
+            ending = {error.what(), echo, static_cast<double>(now_ns() - begin) * 1e-9};
+          };
+          try {
+            body(world);
+            ending.message = "no error";
+          } catch (const CommAborted& error) {
+            end(error, true);
+            throw;
+          } catch (const std::exception& error) {
+            end(error, false);
+            throw;
+          }
+        },
+        options);
+  } catch (const std::exception&) {
+  }
+  return endings;
+}
+
+/// Every rank's message holds `cause`, within two seconds.
+void expect_all_end(const std::vector<Ending>& endings, const std::string& cause) {
+  for (std::size_t rank = 0; rank < endings.size(); ++rank) {
+    EXPECT_NE(endings[rank].message.find(cause), std::string::npos)
+        << "rank " << rank << ": " << endings[rank].message;
+    EXPECT_LT(endings[rank].seconds, 2.0) << "rank " << rank;
+  }
+}
+
+enum class Place { forward_on_host, backward_on_host, forward_on_stream, backward_on_stream };
+
+/// A probe of six blocks that throws on rank 1 in step 2 at block 3.
+std::vector<ProbeBlockSpec> throwing_blocks(Place place, int rank, const int& step) {
+  std::vector<ProbeBlockSpec> blocks =
+      probe_blocks({1500, 10, 1100, 2000, 7, 1024}, [](int, const ProbeClock&) { return 1.0f; });
+  const bool in_forward = place == Place::forward_on_host || place == Place::forward_on_stream;
+  const auto fail = [rank, in_forward, &step](bool forward) {
+    if (rank == 1 && step == 1 && forward == in_forward) throw std::runtime_error("a broken block");
+  };
+  if (place == Place::forward_on_host || place == Place::backward_on_host) {
+    blocks[3].on_host = fail;
+  } else {
+    blocks[3].on_stream = fail;
+  }
+  return blocks;
+}
+
+TEST(Faults, ARankThatThrowsEndsAllWithItsCause) {
+  for (const Place place : {Place::forward_on_host, Place::backward_on_host,
+                            Place::forward_on_stream, Place::backward_on_stream}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE(concat("place ", static_cast<int>(place), ", stage ", stage));
+      const Config config = config_of(json_of(stage, 2), 3);
+      const LogCapture quiet;
+      const std::vector<Ending> endings = endings_of(3, [&](Communicator& world) {
+        int step = 0;
+        const ProbeModule module(throwing_blocks(place, world.rank(), step));
+        CpuDeviceOptions options;
+        options.rank = world.rank();
+        const auto device = make_cpu_device(options);
+        Engine engine(config, module, world, *device);
+        const TokenBatch batch(2, 1);
+        const std::vector<MicroBatch> window(2, batch.view());
+        for (; step < 4; ++step) engine.train_batch(window);
+      });
+      expect_all_end(endings, "a broken block");
+      EXPECT_FALSE(endings[1].echo);
+      EXPECT_TRUE(endings[0].echo);
+      EXPECT_NE(endings[0].message.find("rank 1"), std::string::npos) << endings[0].message;
+    }
+  }
+}
+
+TEST(Faults, ConfigurationsThatDifferAreRefusedOnEveryRank) {
+  const std::vector<Ending> endings = endings_of(3, [](Communicator& world) {
+    const Config config =
+        config_of(json_of(2, 1, "", world.rank() == 2 ? R"("reduce_bucket_size": 7)" : ""), 3);
+    const auto module = build_model(nano_gpt2(true));
+    const auto device = make_cpu_device({});
+    Engine engine(config, *module, world, *device);
+  });
+  expect_all_end(endings, "rank 2 has another configuration than rank 0");
+}
+
+TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const std::vector<Ending> endings = endings_of(2, [&](Communicator& world) {
+      const Config config = config_of(json_of(stage), 2);
+      const auto module = build_model(nano_gpt2(world.rank() == 0));
+      const auto device = make_cpu_device({});
+      Engine engine(config, *module, world, *device);
+    });
+    expect_all_end(endings, "rank 1 has another model than rank 0");
+  }
+}
+
+TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const Config config = config_of(json_of(stage), 2);
+    const auto train = [&](std::int64_t budget, MemoryEstimate* estimate) {
+      return endings_of(2, [&, budget, estimate](Communicator& world) {
+        const auto module = build_model(nano_gpt2(true));
+        CpuDeviceOptions options;
+        options.rank = world.rank();
+        options.budget_bytes = budget;
+        const auto device = make_cpu_device(options);
+        Engine engine(config, *module, world, *device);
+        const TokenBatch batch = nano_batch({world.rank(), 0, 0}, 2, 1, 2);
+        const MicroBatch view = batch.view();
+        engine.train_batch({&view, 1});
+        if (estimate != nullptr && world.rank() == 0)
+          *estimate = engine.memory_estimate(2, kNanoSequence);
+      });
+    };
+    MemoryEstimate estimate;
+    for (const Ending& ending : train(TrackingResource::kUnlimited, &estimate))
+      EXPECT_EQ(ending.message, "no error");
+    const std::int64_t all = estimate.total();
+    const std::int64_t fixed = all - estimate.categories.at("activations") -
+                               estimate.categories.at("gathered parameters");
+    for (const Ending& ending : train(all, nullptr)) EXPECT_EQ(ending.message, "no error");
+    // Not even the parameters; the fixed part; and all but the last of the activations.
+    for (const std::int64_t budget : {std::int64_t{1000}, fixed, fixed + 100}) {
+      const std::vector<Ending> endings = train(budget, nullptr);
+      for (const Ending& ending : endings) {
+        const bool names =
+            ending.message.find("device") != std::string::npos &&
+            (ending.message.find("in use") != std::string::npos || ending.echo);
+        EXPECT_TRUE(names) << "stage " << stage << ", budget " << budget << ": " << ending.message;
+        EXPECT_LT(ending.seconds, 2.0);
+      }
+    }
+  }
+}
+
+TEST(Faults, TooManySkippedStepsInARowEndTheRun) {
+  const auto blocks = [](int) {
+    ProbeParameter parameter = probe_parameter("p0", Shape{4}, [](const ProbeClock& at) {
+      return at.step >= 2 ? std::numeric_limits<float>::infinity() : 1.0f;
+    });
+    return std::vector<ProbeBlockSpec>{{{parameter}}};
+  };
+  RunOptions options = probe_options(blocks, 2);
+  options.steps = 10;
+  options.engine.max_consecutive_skips = 3;
+  const LogCapture log;
+  try {
+    run_engine(json_of(2), options);
+    FAIL() << "ran on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNumeric);
+    const std::string message = error.what();
+    for (const char* part : {"3 steps in a row", "inf", "p0", "max_consecutive_skips"})
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(log.with("skipped").size(), 3u);
+}
+
+TEST(Faults, AGoodStepStartsTheCountOfSkipsAnew) {
+  const auto blocks = [](int) {
+    ProbeParameter parameter = probe_parameter("p0", Shape{4}, [](const ProbeClock& at) {
+      return at.step % 3 < 2 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    });
+    return std::vector<ProbeBlockSpec>{{{parameter}}};
+  };
+  RunOptions options = probe_options(blocks, 2);
+  options.steps = 9;
+  options.engine.max_consecutive_skips = 3;
+  options.after = [](Engine& engine, int) {
+    EXPECT_EQ(engine.skipped_steps(), 6);
+    EXPECT_EQ(engine.global_steps(), 9);
+    EXPECT_TRUE(engine.was_step_applied());
+  };
+  const LogCapture log;
+  run_engine(json_of(3), options);
+  EXPECT_EQ(log.with("skipped").size(), 6u);
+}
+
+/// Passes its input on, or not as a block must.
+class OddBlock final : public Block {
+ public:
+  explicit OddBlock(Shape output) : output_(output) {}
+  std::string name() const override { return "odd"; }
+  std::vector<ParameterSpec> parameters() const override {
+    return {probe_parameter("w", Shape{3}, {}).spec};
+  }
+  Values forward(BlockContext& context, Values, Saved&) override {
+    Values outputs;
+    outputs.push_back(context.allocate(DType::f32, output_));
+    context.stream().device().fill_zero(context.stream(), outputs[0]);
+    return outputs;
+  }
+  Values backward_inputs(BlockContext&, Values, Saved&) override { return {}; }
+  void backward_weights(BlockContext&, Saved&) override {}
+  ActivationBytes activation_bytes(std::int64_t, std::int64_t, DType) const override {
+    return {0, 64, 64};
+  }
+
+ private:
+  Shape output_;
+};
+
+class OneBlock final : public Module {
+ public:
+  explicit OneBlock(std::unique_ptr<Block> block) {
+    if (block) blocks_.push_back(std::move(block));
+  }
+  const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+TEST(Faults, AModuleWithoutALossOrWithoutBlocksIsRefused) {
+  for (const bool empty : {true, false}) {
+    const std::vector<Ending> endings = endings_of(2, [&](Communicator& world) {
+      const Config config = config_of(json_of(1), 2);
+      const OneBlock module(empty ? nullptr : std::make_unique<OddBlock>(Shape{3}));
+      const auto device = make_cpu_device({});
+      Engine engine(config, module, world, *device);
+      const TokenBatch batch(2, 1);
+      const MicroBatch view = batch.view();
+      engine.train_batch({&view, 1});
+    });
+    expect_all_end(endings, empty ? "the module has no blocks" : "must return one fp32 tensor");
+  }
+}
+
+TEST(Faults, AFrozenModelIsRefusedOrTrainsNothing) {
+  RunOptions options = nano_options(nano_gpt2(true), 2, 1);
+  options.engine.adjust = [](ParameterSpec& spec) { spec.frozen = true; };
+  for (int stage = 0; stage <= 3; ++stage) {
+    try {
+      run_engine(json_of(stage), options);
+      FAIL() << "a model without a trainable parameter trained";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("frozen"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zero3d::test
