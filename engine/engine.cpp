@@ -8,6 +8,7 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/engine/abort_on_failure.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/config/load.h"
 
@@ -26,16 +27,48 @@ std::vector<std::vector<ParameterSpec>> declared_parameters(const Module& module
   return blocks;
 }
 
-/// All ranks must have read the same configuration, or they would wait for each other in different
-/// places.
-void require_same_config(const Config& config, Communicator& world) {
-  const std::string mine = config_fingerprint(config);
-  const std::vector<std::string> all = world.exchange(mine);
+/// Where two lists of items separated by ", " part: "item, not item".
+std::string first_difference(std::string_view mine, std::string_view other) {
+  const auto item = [](std::string_view text, std::size_t at) {
+    const std::size_t end = text.find(", block", at);
+    return text.substr(at, end == std::string_view::npos ? end : end - at);
+  };
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < mine.size() && i < other.size() && mine[i] == other[i]; ++i) {
+    if (mine.substr(i).starts_with(", block")) begin = i + 2;
+  }
+  return concat(begin < mine.size() ? item(mine, begin) : "nothing more", ", not ",
+                begin < other.size() ? item(other, begin) : "nothing more");
+}
+
+/// All ranks must have read the same configuration and made the same model, or they would wait for
+/// each other in different places.
+void require_same_start(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
+                        Communicator& world) {
+  std::string model = concat(blocks.size(), " blocks");
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    for (const ParameterSpec& spec : blocks[block]) {
+      model += concat(", block ", block, " has ", spec.name, " ", to_string(spec.shape),
+                      spec.frozen ? " frozen" : "", spec.decay ? "" : " without decay");
+    }
+  }
+  const std::string fingerprint = config_fingerprint(config);
+  const std::vector<std::string> all = world.exchange(fingerprint + model);
+  const std::string_view first = all[0];
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw ConfigError(
-        "", concat("rank ", rank, " has another configuration than rank 0 (fingerprints ",
-                   all[rank], " and ", all[0], "): give every rank the same file and options"));
+    const std::string_view other = all[rank];
+    if (other == first) continue;
+    const std::size_t end = fingerprint.size();
+    if (other.substr(0, end) != first.substr(0, end)) {
+      throw ConfigError("", concat("rank ", rank,
+                                   " has another configuration than rank 0 "
+                                   "(fingerprints ",
+                                   other.substr(0, end), " and ", first.substr(0, end),
+                                   "): give every rank the same file and options"));
+    }
+    throw_invalid(concat("rank ", rank, " has another model than rank 0: ",
+                         first_difference(other.substr(end), first.substr(end)),
+                         "; give every rank the same model and options"));
   }
 }
 
@@ -44,9 +77,11 @@ void require_same_config(const Config& config, Communicator& world) {
 Engine::Engine(const Config& config, const Module& module, Communicator& world, Device& device,
                const EngineOptions& options)
     : config_(config), module_(module), world_(world), device_(device), options_(options) {
-  require_same_config(config, world);
-  model_ = std::make_unique<ShardedModel>(config, declared_parameters(module, options), world,
-                                          device, options);
+  const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
+  require_same_start(config, blocks, world);
+  abort_on_failure(world, [&] {
+    model_ = std::make_unique<ShardedModel>(config, blocks, world, device, options);
+  });
   runner_ = std::make_unique<BlockRunner>(module, *model_);
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0)
@@ -131,10 +166,16 @@ void Engine::forward(const MicroBatch& batch) {
   if (!batch.targets.defined())
     throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
   require_no_forward("forward()");
+  if (model_->first_trainable_block() == model_->layout().block_count())
+    throw_invalid("every parameter is frozen: nothing to train");
   if (window_ended_) {
     throw_invalid(
         "forward() after the last micro-batch of an accumulation window: call step() first");
   }
+  abort_on_failure(world_, [&] { run_forward(batch); });
+}
+
+void Engine::run_forward(const MicroBatch& batch) {
   plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
   model_->times().mark(model_->compute(), StepPhase::forward);
   window_ended_ = config_.managed_gradient_accumulation && is_gradient_accumulation_boundary();
@@ -170,6 +211,10 @@ void Engine::backward() {
   if (!runner_->has_saved())
     throw_invalid(
         "backward() without a forward(): call forward(batch) first, once for each backward");
+  abort_on_failure(world_, [&] { run_backward(); });
+}
+
+void Engine::run_backward() {
   model_->times().mark(model_->compute(), StepPhase::backward);
   model_->add_loss(last_loss_);
   Tensor seed(device_.memory(), DType::f32, Shape{1}, "activations");

@@ -116,6 +116,9 @@ class Engine {
   void plan_for(std::int64_t batch, std::int64_t sequence);
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   Values stage(const MicroBatch& batch);
+  void run_forward(const MicroBatch& batch);
+  void run_backward();
+  Values run_evaluation(const MicroBatch& batch);
   RandomKey random_key(std::int64_t batch) const;
   void require_no_forward(const char* call) const;
   void optimizer_step();

@@ -5,11 +5,25 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/engine/abort_on_failure.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/formats/safetensors_writer.h"
 
 namespace zero3d {
+
+/// A forward pass that saves nothing, waited for.
+Values Engine::run_evaluation(const MicroBatch& batch) {
+  return abort_on_failure(world_, [&] {
+    const Shape& shape = batch.tokens.shape();
+    plan_for(shape[0], shape[1]);
+    model_->begin_evaluation();
+    Values outputs = runner_->forward(stage(batch), random_key(shape[0]), false, false);
+    model_->compute().synchronize();
+    staged_.clear();
+    return outputs;
+  });
+}
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
   require_no_forward("eval_batch()");
@@ -17,12 +31,7 @@ double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
   for (const MicroBatch& batch : micro_batches) {
     require_batch(batch);
     if (!batch.targets.defined()) throw_invalid("evaluation needs targets");
-    plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
-    model_->begin_evaluation();
-    Values outputs =
-        runner_->forward(stage(batch), random_key(batch.tokens.shape()[0]), false, false);
-    model_->compute().synchronize();
-    staged_.clear();
+    const Values outputs = run_evaluation(batch);
     const float* pair = device_.host_read(outputs[0]).as<float>();
     sum += pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
   }
@@ -40,13 +49,9 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
   require_no_forward("next_logits()");
-  plan_for(1, length);
-  model_->begin_evaluation();
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
-  Values outputs = runner_->forward(stage({view, ConstView()}), random_key(1), false, false);
-  model_->compute().synchronize();
-  staged_.clear();
+  const Values outputs = run_evaluation({view, ConstView()});
   const ConstView logits = device_.host_read(outputs[0]);
   const std::int64_t vocabulary = logits.shape().last();
   std::vector<float> last(static_cast<std::size_t>(vocabulary));

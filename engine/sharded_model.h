@@ -71,7 +71,8 @@ class ShardedModel {
   ~ShardedModel();
 
   Stream& compute() { return *compute_; }
-  /// Blocks the host until all streams are empty: after a step parameters may still be on their way.
+  /// Blocks the host until all streams are empty: after a step parameters may still be on their
+  /// way.
   void synchronize();
   Device& device() { return device_; }
   const ParamLayout& layout() const { return *layout_; }

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "zero3d/device/dropped_task.h"
+
 namespace zero3d::detail {
 
 /// Shared by the copies of a task. Calls `on_drop` when the last copy is destroyed and none has
@@ -19,9 +21,11 @@ class Ticket {
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;
   ~Ticket() {
-    if (!started_)
-      on_drop_("stream '" + stream_ + "' never ran " + operation_ +
-               ": it refused it, or work before it had failed");
+    if (started_) return;
+    const std::string cause = DroppingTasks::cause();
+    on_drop_("stream '" + stream_ + "' never ran " + operation_ +
+             (cause.empty() ? ": it refused it, or work before it had failed"
+                            : ", since work before it had failed: " + cause));
   }
   void start() { started_ = true; }
 

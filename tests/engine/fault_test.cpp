@@ -15,11 +15,11 @@ namespace {
 
 std::string json_of(int stage, int accumulation = 1, const std::string& top = "",
                     const std::string& zero = "") {
-  return concat(
-      R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )", accumulation,
-      R"(, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}})", top.empty() ? "" : ", ", top,
-      R"(, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )", stage,
-      zero.empty() ? "" : ", ", zero, "}}");
+  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )",
+                accumulation, R"(, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}})",
+                top.empty() ? "" : ", ", top,
+                R"(, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
+                stage, zero.empty() ? "" : ", ", zero, "}}");
 }
 
 struct Ending {
@@ -157,16 +157,15 @@ TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
     for (const Ending& ending : train(TrackingResource::kUnlimited, &estimate))
       EXPECT_EQ(ending.message, "no error");
     const std::int64_t all = estimate.total();
-    const std::int64_t fixed = all - estimate.categories.at("activations") -
-                               estimate.categories.at("gathered parameters");
+    const std::int64_t fixed =
+        all - estimate.categories.at("activations") - estimate.categories.at("gathered parameters");
     for (const Ending& ending : train(all, nullptr)) EXPECT_EQ(ending.message, "no error");
     // Not even the parameters; the fixed part; and all but the last of the activations.
     for (const std::int64_t budget : {std::int64_t{1000}, fixed, fixed + 100}) {
       const std::vector<Ending> endings = train(budget, nullptr);
       for (const Ending& ending : endings) {
-        const bool names =
-            ending.message.find("device") != std::string::npos &&
-            (ending.message.find("in use") != std::string::npos || ending.echo);
+        const bool names = ending.message.find("device") != std::string::npos &&
+                           (ending.message.find("in use") != std::string::npos || ending.echo);
         EXPECT_TRUE(names) << "stage " << stage << ", budget " << budget << ": " << ending.message;
         EXPECT_LT(ending.seconds, 2.0);
       }
