@@ -32,8 +32,8 @@ std::int64_t even_tile(std::int64_t extent, std::int64_t tile, std::int64_t gran
 }
 
 /// Large tiles repeat the least packing. A product with few of them is cut finer, first where that
-/// costs least.
-Grid choose_grid(std::int64_t m, std::int64_t n, std::int64_t k) {
+/// costs least: between rows of C, unless each cut packs a transposed B once more.
+Grid choose_grid(std::int64_t m, std::int64_t n, std::int64_t k, bool trans_b) {
   std::int64_t tile_m = kTileM, tile_n = kTileN;
   while (true) {
     Grid grid{};
@@ -41,7 +41,8 @@ Grid choose_grid(std::int64_t m, std::int64_t n, std::int64_t k) {
     grid.tile_n = even_tile(n, tile_n, kGranuleN);
     grid.tiles_m = tiles_in(m, grid.tile_m);
     grid.tiles_n = tiles_in(n, grid.tile_n);
-    const bool cut_m = grid.tile_m > kFineTileM || grid.tile_n <= kFineTileN;
+    const bool fine_n = grid.tile_n <= kFineTileN;
+    const bool cut_m = fine_n || (grid.tile_m > kFineTileM && !trans_b);
     if (grid.tiles_m * grid.tiles_n >= kTilesWanted ||
         grid.tile_m * grid.tile_n * k <= kSmallTile || (cut_m && grid.tile_m <= kGranuleM))
       return grid;
@@ -132,7 +133,7 @@ void sum_columns(const ConstMatrix& x, std::int64_t rows, std::int64_t begin, st
 
 void gemm(const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;
-  const Grid grid = choose_grid(args.m, args.n, args.k);
+  const Grid grid = choose_grid(args.m, args.n, args.k, args.trans_b);
   // Down the rows first: neighbours in time share their columns of B.
   parallel_for(grid.tiles_m * grid.tiles_n, 1, [&](std::int64_t index, std::int64_t) {
     const std::int64_t m0 = index % grid.tiles_m * grid.tile_m;
