@@ -8,18 +8,6 @@ namespace {
 std::uint32_t low(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
 std::uint32_t high(std::uint64_t value) { return static_cast<std::uint32_t>(value >> 32); }
 
-/// Box-Muller, which makes two values of two.
-std::array<float, 2> normal_pair(std::uint64_t seed, std::uint64_t stream, std::uint64_t pair) {
-  const auto words =
-      philox4x32({low(pair), high(pair), low(stream), high(stream)}, {low(seed), high(seed)});
-  const double u = (words[0] + 0.5) / 4294967296.0;
-  const double v = (words[1] + 0.5) / 4294967296.0;
-  const double radius = std::sqrt(-2.0 * std::log(u));
-  const double angle = 6.283185307179586476925 * v;
-  return {static_cast<float>(radius * std::cos(angle)),
-          static_cast<float>(radius * std::sin(angle))};
-}
-
 }  // namespace
 
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c,
@@ -43,21 +31,15 @@ std::uint32_t RandomKey::word(std::uint64_t sample_index, std::uint64_t element)
   return philox4x32(counter, k)[element & 3];
 }
 
-void random_normals(std::uint64_t seed, std::uint64_t stream, std::uint64_t first,
-                    std::int64_t count, float* values) {
-  const std::uint64_t end = first + static_cast<std::uint64_t>(count);
-  for (std::uint64_t element = first; element < end;) {
-    const std::array<float, 2> pair = normal_pair(seed, stream, element >> 1);
-    if ((element & 1) == 0) {
-      values[element++ - first] = pair[0];
-      if (element == end) return;
-    }
-    values[element++ - first] = pair[1];
-  }
-}
-
 float random_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
-  return normal_pair(seed, stream, element >> 1)[element & 1];
+  const std::uint64_t pair = element >> 1;
+  const auto words =
+      philox4x32({low(pair), high(pair), low(stream), high(stream)}, {low(seed), high(seed)});
+  const double u = (words[0] + 0.5) / 4294967296.0;
+  const double v = (words[1] + 0.5) / 4294967296.0;
+  const double radius = std::sqrt(-2.0 * std::log(u));
+  const double angle = 6.283185307179586476925 * v;
+  return static_cast<float>(radius * ((element & 1) != 0 ? std::sin(angle) : std::cos(angle)));
 }
 
 std::uint64_t hash_name(const char* data, std::size_t size) {

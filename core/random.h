@@ -33,9 +33,6 @@ inline float to_uniform(std::uint32_t word) {
 
 /// Standard normal value number `element` of the stream named by `key` (Box-Muller in double).
 float random_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t element);
-/// Elements [first, first + count) of the same stream, at half the cost of one by one.
-void random_normals(std::uint64_t seed, std::uint64_t stream, std::uint64_t first,
-                    std::int64_t count, float* values);
 
 /// A 64-bit hash of a name (FNV-1a): the stream of a parameter's initial values.
 std::uint64_t hash_name(const char* data, std::size_t size);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
 #include "zero3d/engine/zero/step_report.h"
 #include "zero3d/kernels/elementwise.h"
 
@@ -44,6 +46,23 @@ std::int64_t MemoryEstimate::total() const {
   std::int64_t total = 0;
   for (const auto& [category, bytes] : categories) total += bytes;
   return total;
+}
+
+std::string MemoryEstimate::describe() const {
+  std::string text;
+  for (const auto& [category, bytes] : categories) {
+    if (bytes > 0) text += concat(text.empty() ? "" : ", ", category, " ", format_bytes(bytes));
+  }
+  return text;
+}
+
+void MemoryEstimate::require_within(std::int64_t budget) const {
+  if (budget < 0 || total() <= budget) return;
+  throw OutOfMemory(total(), "device",
+                    concat("the plan needs ", format_bytes(total()), " of each rank's device (",
+                           describe(), "), more than its budget of ", format_bytes(budget),
+                           ": raise it with --device-memory, or need less by a higher ZeRO stage, "
+                           "more ranks or a smaller micro-batch"));
 }
 
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,

@@ -35,6 +35,10 @@ struct MemoryInputs {
 struct MemoryEstimate {
   std::map<std::string, std::int64_t> categories;  ///< By the names the tracking resource uses.
   std::int64_t total() const;
+  /// "parameters 1.50 GiB, gradients 1.50 GiB".
+  std::string describe() const;
+  /// Throws OutOfMemory, naming the plan and the budget, when it is more; a negative budget: none.
+  void require_within(std::int64_t budget) const;
 };
 
 /// Everything but activations and gathered parameters: what is allocated for the life of the run.

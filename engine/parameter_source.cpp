@@ -56,8 +56,9 @@ InitialValues normal_values(std::string name, float stddev) {
   const std::uint64_t stream = hash_name(name.data(), name.size());
   return
       [stream, stddev](std::uint64_t seed, std::int64_t first, std::int64_t count, float* values) {
-        random_normals(seed, stream, static_cast<std::uint64_t>(first), count, values);
-        for (std::int64_t i = 0; i < count; ++i) values[i] *= stddev;
+        for (std::int64_t i = 0; i < count; ++i) {
+          values[i] = stddev * random_normal(seed, stream, static_cast<std::uint64_t>(first + i));
+        }
       };
 }
 

@@ -84,6 +84,8 @@ ShardedModel::ShardedModel(const Config& config,
   backward_down_to_ = lowest_trainable_block(*layout_);
   buckets_ = plan_buckets(
       *layout_, {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
+  estimate_static_memory(*layout_, buckets_, memory_inputs())
+      .require_within(device.memory().budget());
   store_ = std::make_unique<ParameterStore>(
       device, *layout_, groups_,
       ParameterStoreOptions{dtype_, policy_.parameters, zero.allgather_bucket_size}, *compute_,

@@ -45,6 +45,27 @@ std::vector<double> column_means(const std::vector<double>& values, int columns)
   return means;
 }
 
+/// Bytes of the character that begins at `i`; 0 when none does (RFC 3629: no surrogates, nothing
+/// longer than needed).
+std::size_t utf8_length(const std::string& text, std::size_t i) {
+  const auto at = [&](std::size_t k) {
+    return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u;
+  };
+  const unsigned first = at(i);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xC2 && first < 0xE0   ? 2
+                             : first >= 0xE0 && first < 0xF0 ? 3
+                             : first >= 0xF0 && first < 0xF5 ? 4
+                                                             : 0;
+  for (std::size_t k = 1; k < length; ++k) {
+    if ((at(i + k) & 0xC0u) != 0x80) return 0;
+  }
+  const unsigned second = at(i + 1);
+  const bool bad = (first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+                   (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90);
+  return bad ? 0 : length;
+}
+
 }  // namespace
 
 Progress::Progress(std::int64_t steps)
@@ -93,6 +114,20 @@ void Progress::finish() {
   if (line_open_) std::printf("\n");
   line_open_ = false;
   std::fflush(stdout);
+}
+
+std::string printable(const std::string& bytes) {
+  constexpr const char* kUnknown = "\xEF\xBF\xBD";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size();) {
+    const std::size_t length = utf8_length(bytes, i);
+    const bool control = length == 1 &&
+                         (static_cast<unsigned char>(bytes[i]) < 0x20 || bytes[i] == 0x7F) &&
+                         bytes[i] != '\n' && bytes[i] != '\t';
+    text += length == 0 || control ? kUnknown : bytes.substr(i, length);
+    i += std::max<std::size_t>(1, length);
+  }
+  return text;
 }
 
 std::string draw_curve(const std::vector<double>& values, int rows, int columns) {

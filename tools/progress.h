@@ -28,6 +28,10 @@ class Progress {
   std::int64_t lines_every_;
 };
 
+/// Bytes as a terminal shows them: what is no UTF-8, and control characters but line breaks and
+/// tabs, become U+FFFD.
+std::string printable(const std::string& bytes);
+
 /// A chart of `values` in `rows` lines of at most `columns` characters, each column the mean of its
 /// share; non-finite values are left out.
 std::string draw_curve(const std::vector<double>& values, int rows, int columns);

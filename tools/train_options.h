@@ -20,6 +20,7 @@ struct TrainRequest {
   std::int64_t steps = 0;
   int ranks = 1;
   int threads = 0;  ///< Per rank; 0: the machine's cores over the ranks.
+  bool no_bind = false;
   std::uint64_t seed = 1234;
   std::vector<std::string> freeze;
   std::vector<std::string> no_decay;

@@ -12,15 +12,19 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/data/sampler.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"
 #include "zero3d/models/hf_folder.h"
+#include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
 namespace {
 
 constexpr std::int64_t kEvalMicroBatches = 16;  // per rank and evaluation
+/// Stacks, kernels' scratch and generated code of a rank, outside its device.
+constexpr std::int64_t kRankOverhead = std::int64_t{8} << 20;
 
 MicroBatch view_of(const Batch& batch) {
   const Shape shape{batch.rows, batch.sequence_length};
@@ -43,12 +47,15 @@ std::function<void(ParameterSpec&)> adjustments(const TrainRequest& request) {
   };
 }
 
-void print_memory(const char* title, const MemoryEstimate& estimate) {
-  std::string parts;
-  for (const auto& [category, bytes] : estimate.categories) {
-    if (bytes > 0) parts += concat(parts.empty() ? "" : ", ", category, " ", format_bytes(bytes));
+/// "0: cpus 0-3, 1: cpus 4-7", or that ranks share what they are allowed. Collective.
+std::string describe_binding(Communicator& world, const std::string& cpus) {
+  const std::vector<std::string> all = world.exchange(cpus);
+  std::string text;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) return "threads of all ranks share the cores they may use";
+    text += concat(rank == 0 ? "" : ", ", "rank ", rank, " on ", all[rank]);
   }
-  std::printf("%s %s (%s)\n", title, format_bytes(estimate.total()).c_str(), parts.c_str());
+  return text;
 }
 
 /// The largest value of all ranks.
@@ -72,20 +79,21 @@ class RankRun {
     options.threads = plan.threads;
     options.budget_bytes = plan.device_memory;
     device_ = make_cpu_device(options);
-    std::unique_ptr<ParameterSource> weights;
-    if (!plan.weights_folder.empty())
-      weights = open_folder(plan.weights_folder, list_parameters(*module_));
     EngineOptions engine;
-    engine.source = weights.get();
+    engine.source = plan.weights.get();
     engine.seed = request_.seed;
     engine.adjust = adjustments(request_);
     engine.sequence_length = plan.sequence_length;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
     engine_ = std::make_unique<Engine>(config_, *module_, world, *device_, engine);
+    memory_ =
+        engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan.sequence_length);
+    memory_.require_within(plan.device_memory);
   }
 
-  void run() {
-    if (leads()) announce();
+  /// `binding` is for people to read.
+  void run(const std::string& binding) {
+    if (leads()) announce(binding);
     MetricsFile metrics(leads() ? request_.metrics : "");
     if (leads()) progress_.emplace(request_.steps);
     Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
@@ -129,13 +137,14 @@ class RankRun {
     return engine_->train_batch(views);
   }
 
-  void announce() {
+  void announce(const std::string& binding) {
     const ParallelDegrees& degrees = config_.degrees;
     std::printf("model     %s, %s parameters, ZeRO stage %d\n", request_.model.c_str(),
                 format_count(engine_->model().layout().numel()).c_str(),
                 config_.zero_optimization.stage);
     std::printf("mesh      %d ranks = dp %d x tp %d x pp %d, %d threads each\n", degrees.ranks,
                 degrees.dp, degrees.tp, degrees.pp, plan_.threads);
+    std::printf("cores     %s\n", binding.c_str());
     std::printf(
         "batch     %lld = micro %lld x accumulation %lld x dp %d, sequences of %lld tokens\n",
         static_cast<long long>(config_.train_batch_size),
@@ -147,10 +156,16 @@ class RankRun {
     std::printf("%s\n", engine_->model().precision_line().c_str());
     for (const std::string& line : engine_->model().optimizer().description())
       std::printf("optimizer %s\n", line.c_str());
-    print_memory(
-        "memory    planned per rank:",
-        engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan_.sequence_length));
+    std::printf("memory    planned per rank: %s (%s)\n", format_bytes(memory_.total()).c_str(),
+                memory_.describe().c_str());
+    std::printf("memory    planned for this process: %s\n", format_bytes(process_bytes()).c_str());
     std::fflush(stdout);
+  }
+
+  /// The highest the process will go: its ranks' plans beside what it holds without them.
+  std::int64_t process_bytes() const {
+    const int ranks = launched_by_mpi() ? 1 : world_.size();
+    return plan_.resident_bytes + ranks * (memory_.total() + kRankOverhead);
   }
 
   void evaluate_at(std::int64_t step, MetricsFile& metrics) {
@@ -195,7 +210,7 @@ class RankRun {
     if (!leads()) return;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    std::printf("\n%s", draw_curve(losses_, 10, 70).c_str());
+    if (losses_.size() > 1) std::printf("\n%s", draw_curve(losses_, 10, 70).c_str());
     std::printf("\nsteps     %lld, %lld skipped; %s tokens in %.1f s: %s tokens/s\n",
                 static_cast<long long>(request_.steps),
                 static_cast<long long>(engine_->skipped_steps()), format_count(tokens_).c_str(),
@@ -218,8 +233,6 @@ class RankRun {
   }
 
   void generate_text() {
-    if (plan_.model.vocab_size < 256)
-      throw_invalid("--generate needs a model of bytes: a vocabulary of at least 256");
     GenerateOptions options;
     options.max_new_tokens = request_.generate_tokens;
     options.max_context = std::min(plan_.sequence_length, plan_.model.max_positions);
@@ -229,7 +242,8 @@ class RankRun {
         tokens_from_bytes(request_.generate), options,
         [&](std::span<const std::int32_t> context) { return engine_->next_logits(context); });
     if (leads())
-      std::printf("\n--- sample ---\n%s\n--------------\n", bytes_from_tokens(tokens).c_str());
+      std::printf("\n--- sample ---\n%s\n--------------\n",
+                  printable(bytes_from_tokens(tokens)).c_str());
   }
 
   const TrainPlan& plan_;
@@ -239,6 +253,7 @@ class RankRun {
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
+  MemoryEstimate memory_;
   std::optional<Progress> progress_;
   std::vector<double> losses_;
   std::int64_t tokens_ = 0;
@@ -248,9 +263,14 @@ class RankRun {
 
 }  // namespace
 
-void train_rank(const TrainPlan& plan, Communicator& world) {
+void train_rank(const TrainPlan& plan, Communicator& world, const Share& share) {
   set_log_rank(world.size() > 1 ? world.rank() : -1);
-  RankRun(plan, world).run();
+  const std::vector<int> cpus = plan.request.no_bind
+                                    ? std::vector<int>{}
+                                    : cpus_of_share(plan.allowed_cpus, share, plan.threads);
+  const bool bound = !cpus.empty() && bind_this_thread(cpus);
+  RankRun run(plan, world);
+  run.run(describe_binding(world, bound ? format_cpus(cpus) : ""));
 }
 
 }  // namespace zero3d::tools

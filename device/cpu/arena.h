@@ -1,5 +1,6 @@
 // The threads that run the loops of one CPU stream. Each stream has an arena of its own, so that a
-// stream waiting for its loop never picks up a piece of another stream's. Two sources implement it:
+// stream waiting for its loop never picks up a piece of another stream's. Its threads run on the
+// CPUs that the thread that made it may use, as threads inherit them. Two sources implement it:
 // arena_tbb.cpp, and arena_threads.cpp for ThreadSanitizer builds, which cannot see into TBB.
 #pragma once
 

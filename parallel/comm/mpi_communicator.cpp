@@ -126,7 +126,7 @@ MpiSession::~MpiSession() {
 }
 
 std::unique_ptr<Communicator> make_mpi_world(const MpiCommOptions& options) {
-  auto world = std::make_shared<detail::MpiWorld>(options.timeout);
+  auto world = std::make_shared<detail::MpiWorld>(options.timeout, options.log_aborts);
   std::unique_ptr<Communicator> communicator =
       std::make_unique<detail::MpiCommunicator>(detail::MpiGroup::of_world(std::move(world)));
   return options.check ? make_checked(std::move(communicator)) : std::move(communicator);

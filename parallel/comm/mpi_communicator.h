@@ -42,6 +42,7 @@ struct MpiCommOptions {
   std::chrono::milliseconds timeout{
       300000};  ///< A rank that waits longer aborts the world and names who is missing.
   bool check = checks_by_default();  ///< Wrap the communicator with make_checked.
+  bool log_aborts = true;            ///< abort() logs its reason; off where the caller tells of it.
 };
 
 /// All processes as one world; collective. Each call makes a world with an abort state of its own.

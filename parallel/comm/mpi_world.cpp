@@ -44,7 +44,8 @@ void check_mpi(int code, int rank, const char* call) {
   throw CommError(rank, call, concat(call, " failed on rank ", rank, ": ", text));
 }
 
-MpiWorld::MpiWorld(std::chrono::milliseconds timeout) : timeout_(timeout) {
+MpiWorld::MpiWorld(std::chrono::milliseconds timeout, bool log_aborts)
+    : timeout_(timeout), log_aborts_(log_aborts) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (!initialized) throw_invalid("an MPI world needs an MpiSession to live in; make one first");
@@ -79,7 +80,7 @@ void MpiWorld::abort(const std::string& reason) noexcept {
       if (aborted()) return;
       set_aborted(rank_, reason);
     }
-    log_error(concat("rank ", rank_, " failed: ", reason));
+    if (log_aborts_) log_error(concat("rank ", rank_, " failed: ", reason));
     const std::size_t length = std::min(reason.size(), kReasonBytes);
     std::vector<std::byte> text(length);
     std::memcpy(text.data(), reason.data(), length);

@@ -22,7 +22,8 @@ void check_mpi(int code, int rank, const char* call);
 
 class MpiWorld {
  public:
-  explicit MpiWorld(std::chrono::milliseconds timeout);  ///< Collective over all processes.
+  /// Collective over all processes.
+  MpiWorld(std::chrono::milliseconds timeout, bool log_aborts);
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -32,7 +33,8 @@ class MpiWorld {
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /// The first call in the world wins; logs the reason, then sends it to all other processes.
+  /// The first call in the world wins; logs the reason if asked to, then sends it to all other
+  /// processes.
   void abort(const std::string& reason) noexcept;
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   /// Looks for another process's abort; throws CommAborted once there is one.
@@ -60,6 +62,7 @@ class MpiWorld {
   int rank_ = 0;
   int size_ = 1;
   const std::chrono::milliseconds timeout_;
+  const bool log_aborts_;
   std::atomic<bool> aborted_{false};
   std::atomic<int> next_group_{1};
   std::mutex mutex_;  ///< Guards the abort's text and its reception.

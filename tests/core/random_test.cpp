@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 namespace zero3d {
 namespace {
 
@@ -29,20 +27,6 @@ TEST(Random, NormalHasMeanZeroAndVarianceOne) {
   }
   EXPECT_NEAR(sum / count, 0, 0.01);
   EXPECT_NEAR(squares / count, 1, 0.02);
-}
-
-TEST(Random, NormalsInARowAreThoseDrawnOneByOne) {
-  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1} << 33}) {
-    for (const std::int64_t count : {0, 1, 2, 3, 17, 64}) {
-      std::vector<float> values(static_cast<std::size_t>(count) + 1, -7.0f);
-      random_normals(3, 5, first, count, values.data());
-      for (std::int64_t i = 0; i < count; ++i) {
-        EXPECT_EQ(values[static_cast<std::size_t>(i)],
-                  random_normal(3, 5, first + static_cast<std::uint64_t>(i)));
-      }
-      EXPECT_EQ(values.back(), -7.0f);
-    }
-  }
 }
 
 TEST(Random, KeyedWordsDifferBySampleElementAndLayer) {

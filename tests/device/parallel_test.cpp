@@ -1,6 +1,7 @@
 #include "zero3d/device/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <mutex>
@@ -30,6 +31,42 @@ Chunks chunks_of(int threads, std::int64_t count, std::int64_t grain) {
   });
   stream->synchronize();
   return chunks;
+}
+
+cpu_set_t cpus_of_this_thread() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  EXPECT_EQ(sched_getaffinity(0, sizeof cpus, &cpus), 0);
+  return cpus;
+}
+
+/// Two devices made by threads with other CPUs: helpers that go from one to the other change theirs.
+TEST(ParallelFor, ThreadsKeepToTheCpusOfTheThreadThatMadeTheDevice) {
+  const cpu_set_t all = cpus_of_this_thread();
+  for (int round = 0; round < 20; ++round) {
+    for (int cpu = 0, used = 0; cpu < CPU_SETSIZE && used < 2; ++cpu) {
+      if (!CPU_ISSET(cpu, &all)) continue;
+      ++used;
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+      CpuDeviceOptions options;
+      options.threads = 3;
+      const auto device = make_cpu_device(options);
+      const auto stream = device->create_stream("loops");
+      std::atomic<int> elsewhere{0};
+      stream->launch("loop", {}, [&] {
+        parallel_for(64, 1, [&](std::int64_t, std::int64_t) {
+          const cpu_set_t mine = cpus_of_this_thread();
+          if (!CPU_EQUAL(&mine, &one)) ++elsewhere;
+        });
+      });
+      stream->synchronize();
+      EXPECT_EQ(elsewhere, 0);
+    }
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
 TEST(ParallelFor, ChunksDependOnCountAndGrainAlone) {

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""What `zero3d train` does with inputs it cannot train from: one clear error on stderr, a non-zero exit soon, and nothing half
+written. Usage: bad_input_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
+import json
+import os
+import shutil
+import struct
+import unittest
+
+import support
+from support import MODELS, RUNS, CommandTest, options, read_safetensors, write_safetensors
+
+
+class Refusal(CommandTest):
+    def refuse(self, *parts, arguments=None, launcher=(), code=1, **keywords):
+        """Runs with an export; expects `parts` in one message that is told once, and no trace of the export."""
+        export = self.folder / "exported"
+        arguments = arguments or self.train_arguments(export=export, **keywords)
+        result = self.run_command(arguments, launcher=launcher, timeout=30)
+        told = [line for line in result.stderr.splitlines() if line.startswith("zero3d: ")]
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+        self.assertGreaterEqual(result.returncode, 0, f"ended by signal {-result.returncode}: {result.stderr}")
+        if code is not None and not launcher:
+            self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(len(told), 1, result.stderr)
+        for part in parts:
+            self.assertIn(str(part), result.stderr)
+        left = [p.name for p in self.folder.iterdir() if p.name.startswith((".exported", "exported"))]
+        self.assertEqual(left, [])
+        return result
+
+    def refuse_everywhere(self, *parts, **keywords):
+        """As one rank, as threads, and as processes."""
+        self.refuse(*parts, **keywords)
+        self.refuse(*parts, **keywords, ranks=3)
+        if options.mpiexec:
+            self.refuse(*parts, **keywords, launcher=[*options.mpiexec.split(), "3"])
+
+
+class ModelFolders(Refusal):
+    def copy(self, model="llama-tiny"):
+        folder = self.folder / "model"
+        shutil.copytree(MODELS / model, folder)
+        return folder
+
+    def test_no_such_folder(self):
+        self.refuse_everywhere(self.folder / "nowhere", model=self.folder / "nowhere")
+        self.refuse("gtp2", "gpt2", model="gtp2")
+
+    def test_no_config(self):
+        folder = self.copy()
+        (folder / "config.json").unlink()
+        self.refuse_everywhere(folder / "config.json", model=folder)
+
+    def test_an_architecture_we_do_not_know(self):
+        folder = self.copy()
+        config = json.loads((folder / "config.json").read_text())
+        config.update(model_type="mamba", architectures=["MambaForCausalLM"])
+        (folder / "config.json").write_text(json.dumps(config))
+        self.refuse("amba", model=folder)
+
+    def test_no_weights(self):
+        folder = self.copy()
+        (folder / "model.safetensors").unlink()
+        self.refuse_everywhere("model.safetensors", model=folder)
+
+    def test_truncated_weights(self):
+        folder = self.copy()
+        file = folder / "model.safetensors"
+        raw = file.read_bytes()
+        for size in (0, 7, 100, len(raw) // 2, len(raw) - 1):
+            file.write_bytes(raw[:size])
+            with self.subTest(size=size):
+                self.refuse(file, model=folder)
+        self.refuse_everywhere(file, model=folder)
+
+    def test_all_that_is_wrong_with_the_tensors_in_one_message(self):
+        folder = self.copy()
+        file = folder / "model.safetensors"
+        tensors = read_safetensors(file)
+        names = sorted(name for name in tensors if "layers" in name)
+        missing, reshaped, integral = names[0], names[5], names[9]
+        del tensors[missing]
+        dtype, shape, raw = tensors[reshaped]
+        tensors[reshaped] = (dtype, [*shape, 1, 1], raw)
+        tensors[integral] = ("I32", *tensors[integral][1:])
+        tensors["model.layers.9.unheard_of"] = ("F32", [1], struct.pack("<f", 1))
+        write_safetensors(file, tensors)
+        message = self.refuse(missing, reshaped, integral, "unheard_of", model=folder).stderr
+        self.refuse_everywhere(missing, reshaped, integral, "unheard_of", model=folder)
+        self.assertEqual(message.count("zero3d: "), 1)
+
+
+class Data(Refusal):
+    def test_a_token_outside_the_vocabulary(self):
+        data = self.folder / "data.u16"
+        raw = bytearray((RUNS / "tokens-257.u16").read_bytes())
+        raw[200:202] = struct.pack("<H", 300)
+        data.write_bytes(raw)
+        self.refuse_everywhere(data, "100", "300", "257", data=data)
+
+    def test_a_model_of_fewer_tokens_than_bytes(self):
+        text = self.folder / "text.txt"
+        text.write_text("abcdefgh~" * 100)
+        self.refuse_everywhere(text, "97", "61", model="gpt2-odd", data=text, data_format="text")
+
+    def test_less_than_one_sample(self):
+        data = self.folder / "short.u16"
+        data.write_bytes(b"\1\0" * 16)  # 16 inputs need 17 tokens
+        self.refuse_everywhere("17", data=data)
+        data.write_bytes(b"\1\0" * 17)
+        self.train(data=data)
+        data.write_bytes(b"")
+        self.refuse("short.u16", data=data)
+
+    def test_unreadable_paths(self):
+        self.refuse_everywhere(self.folder / "nowhere.bin", data=self.folder / "nowhere.bin")
+        self.refuse(self.folder, data=self.folder)
+        self.refuse("eval.bin", eval_data=self.folder / "eval.bin")
+        self.refuse("nowhere.json", config=self.folder / "nowhere.json")
+        if os.getuid() != 0:
+            hidden = self.folder / "hidden.u16"
+            hidden.write_bytes(b"\1\0" * 100)
+            hidden.chmod(0)
+            self.refuse(hidden, data=hidden)
+
+
+class Outputs(Refusal):
+    def test_paths_that_cannot_be_written_are_found_before_the_first_step(self):
+        file = self.folder / "file"
+        file.write_text("in the way")
+        for option in ("metrics", "trace", "export"):
+            with self.subTest(option):
+                path = file / "below"
+                arguments = self.train_arguments(**{option: path})
+                self.assertNotIn("step 1", self.refuse(path, arguments=arguments).stdout)
+        keeps = self.folder / "keeps"
+        keeps.mkdir()
+        (keeps / "letter.txt").write_text("precious")
+        self.refuse(keeps, arguments=self.train_arguments(export=keeps))
+        self.assertEqual((keeps / "letter.txt").read_text(), "precious")
+
+    def test_an_older_export_outlives_a_failed_run(self):
+        folder = self.folder / "model"
+        self.train(export=folder)
+        before = read_safetensors(folder / "model.safetensors")
+        arguments = self.train_arguments(export=folder, device_memory="200KiB")
+        self.refuse("200.00 KiB", arguments=arguments)
+        self.assertEqual(before, read_safetensors(folder / "model.safetensors"))
+
+
+class Options(Refusal):
+    def test_a_budget_too_small_for_the_plan(self):
+        for stage in (0, 3):
+            config = self.config(zero_optimization={"stage": stage})
+            with self.subTest(stage):
+                stdout = self.refuse("300.00 KiB", "the plan needs", "parameters", "--device-memory", config=config,
+                                     device_memory="300KiB").stdout
+                self.assertNotIn("step 1", stdout)
+                self.refuse_everywhere("300.00 KiB", "the plan needs", config=config, device_memory="300KiB")
+
+    def test_a_budget_that_is_enough(self):
+        config = self.config(zero_optimization={"stage": 3, "stage3_param_persistence_threshold": 0})
+        output = self.train(config=config, ranks=2, device_memory="8MiB").stdout
+        self.assertIn("step 2/2", output)
+
+    def test_a_regular_expression_that_is_none(self):
+        self.refuse("--freeze", "(", freeze="(")
+
+    def test_what_cannot_be_read_as_an_option(self):
+        result = self.run_command(self.train_arguments(device_memory="plenty"))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("plenty", result.stderr)
+        result = self.run_command(["train", "--steps", "0"])
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("--steps", result.stderr)
+
+    def test_a_sequence_longer_than_the_model(self):
+        self.refuse("--seq-len", model="gpt2-tiny", seq_len=4096)
+
+    def test_text_from_a_model_without_bytes(self):
+        self.refuse("--generate", "61", model="gpt2-odd", data=RUNS / "tokens-61.u16", generate="a")
+
+
+class Agreement(Refusal):
+    def launch(self, first, second):
+        """Two processes of one MPI job with a command line each."""
+        return [*options.mpiexec.split(), "1", options.zero3d, *map(str, first), ":", "-n", "1"], second
+
+    def disagree(self, *parts, first, second):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        launcher, rest = self.launch(self.train_arguments(**first), self.train_arguments(**second))
+        result = self.refuse(*parts, arguments=rest, launcher=launcher)
+        self.assertNotIn("step 1", result.stdout)
+
+    def test_ranks_with_other_configurations(self):
+        other = self.config("other.json", optimizer={"type": "AdamW", "params": {"lr": 2e-3}})
+        self.disagree("disagrees with rank 0", "--config", first={}, second={"config": other})
+
+    def test_ranks_with_other_options(self):
+        self.disagree("--steps", "2", "3", first={}, second={"steps": 3})
+        self.disagree("--freeze", first={}, second={"freeze": "norm"})
+        self.disagree("--model", first={}, second={"model": "llama-tied-rope3"})
+
+    def test_a_file_that_only_one_rank_lacks(self):
+        self.disagree("nowhere.u16", first={}, second={"data": self.folder / "nowhere.u16"})
+
+
+if __name__ == "__main__":
+    support.main()

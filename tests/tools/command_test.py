@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""What `zero3d train` does with its options. Usage: command_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
+import json
+import math
+import os
+import pty
+import re
+import shutil
+import subprocess
+import unittest
+
+import support
+from support import MODELS, CommandTest, environment, options, read_lines, read_safetensors, without_times
+
+
+class Metrics(CommandTest):
+    def test_a_line_per_step_with_all_fields(self):
+        records = self.metrics(steps=3, ranks=2)
+        self.assertEqual([r["step"] for r in records], [1, 2, 3])
+        for record in records:
+            self.assertEqual(set(record), {"kind", "step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens",
+                                           "seconds", "tokens_per_second"})
+            self.assertEqual(record["kind"], "train")
+            self.assertEqual(record["tokens"], 2 * 2 * 16)
+            self.assertFalse(record["skipped"])
+            self.assertAlmostEqual(record["tokens_per_second"], record["tokens"] / record["seconds"],
+                                   delta=1e-3 * record["tokens_per_second"])
+
+    def test_numbers_that_are_not_finite_are_null(self):
+        config = self.config(fp16={"enabled": True, "initial_scale_power": 32, "hysteresis": 1})
+        record = self.metrics(config=config, steps=1)[0]
+        self.assertTrue(record["skipped"])
+        self.assertIsNone(record["grad_norm"])
+        self.assertEqual(record["loss_scale"], 2.0 ** 32)
+
+    def test_the_resolved_configuration_lies_beside_them_and_trains_the_same(self):
+        config = self.config(zero_optimization={"stage": 2}, gradient_accumulation_steps=3)
+        first = self.metrics(config=config, ranks=2)
+        resolved = self.folder / "again.json"
+        shutil.copy(self.folder / "metrics.jsonl.ds_config.json", resolved)
+        self.assertEqual(json.loads(resolved.read_text())["train_batch_size"], 12)
+        self.assertEqual(without_times(first), without_times(self.metrics(config=resolved, ranks=2)))
+
+    def test_evaluation_lines(self):
+        records = self.metrics(steps=5, eval_data=support.RUNS / "tokens-61.u16", eval_interval=2, ranks=2)
+        self.assertEqual([(r["kind"], r["step"]) for r in records],
+                         [("train", 1), ("train", 2), ("eval", 2), ("train", 3), ("train", 4), ("eval", 4), ("train", 5),
+                          ("eval", 5)])
+        losses = [r["loss"] for r in records if r["kind"] == "eval"]
+        self.assertTrue(all(0 < loss < 20 for loss in losses), losses)
+        self.assertEqual(len(set(losses)), 3)
+
+
+class Ranks(CommandTest):
+    def test_processes_and_threads_give_the_same_bits(self):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        for stage in (0, 3):
+            config = self.config(zero_optimization={"stage": stage}, gradient_accumulation_steps=2)
+            threads = self.metrics(config=config, ranks=4, steps=3)
+            processes = self.metrics(config=config, ranks_under_mpi=4, steps=3)
+            self.assertEqual(without_times(threads), without_times(processes))
+
+    def test_threads_of_a_rank_change_no_bit(self):
+        config = self.config(bf16={"enabled": True}, zero_optimization={"stage": 1})
+        self.assertEqual(without_times(self.metrics(config=config, ranks=2, threads=1)),
+                         without_times(self.metrics(config=config, ranks=2, threads=3)))
+
+    def test_each_rank_has_cores_of_its_own_unless_told_otherwise(self):
+        cores = len(os.sched_getaffinity(0))
+        if cores < 2:
+            self.skipTest("one core")
+        line = re.search("cores .*", self.train(ranks=2, threads=1).stdout)[0]
+        bound = re.match(r"cores +rank 0 on ([\d,-]+), rank 1 on ([\d,-]+)$", line)
+        if not bound:
+            self.assertIn("share", line)  # a CPU quota below the number of cores
+        else:
+            self.assertNotEqual(bound[1], bound[2])
+        self.assertIn("share", re.search("cores .*", self.train(ranks=2, no_bind=True).stdout)[0])
+        self.assertIn("share", re.search("cores .*", self.train(ranks=2, threads=cores).stdout)[0])
+
+
+class Parameters(CommandTest):
+    def exported(self, **keywords):
+        folder = self.folder / "out"
+        shutil.rmtree(folder, ignore_errors=True)
+        self.train(export=folder, **keywords)
+        return read_safetensors(folder / "model.safetensors")
+
+    def test_frozen_parameters_keep_their_bits(self):
+        before = read_safetensors(MODELS / "gpt2-tiny" / "model.safetensors")
+        after = self.exported(model="gpt2-tiny", freeze=[r"wte", r"h\.0\."], ranks=2)
+        self.assertEqual(set(before), set(after))
+        for name, tensor in after.items():
+            self.assertEqual(tensor == before[name], bool(re.search(r"wte|h\.0\.", name)), name)
+
+    def test_weight_decay_spares_what_is_named(self):
+        config = self.config(optimizer={"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.5}})
+        plain = self.exported(config=config, steps=1)
+        spared = self.exported(config=config, steps=1, no_decay="norm")
+        for name in plain:
+            self.assertEqual(plain[name] == spared[name], "norm" not in name, name)
+
+    def test_an_export_loads_and_exports_the_same_again(self):
+        for dtype, keys in (("F32", {}), ("BF16", {"bf16": {"enabled": True}}), ("F16", {"fp16": {"enabled": True}})):
+            with self.subTest(dtype=dtype):
+                config = self.config(zero_optimization={"stage": 3}, **keys)
+                first = self.exported(config=config, model="llama-tied-rope3", ranks=2, data=support.RUNS / "tokens-131.u16")
+                self.assertEqual({tensor[0] for tensor in first.values()}, {dtype})
+                kept = self.folder / "first"
+                shutil.rmtree(kept, ignore_errors=True)
+                shutil.move(self.folder / "out", kept)
+                idle = self.config("idle.json", optimizer={"type": "AdamW", "params": {"lr": 0, "weight_decay": 0}}, **keys)
+                again = self.exported(config=idle, model=kept, data=support.RUNS / "tokens-131.u16", steps=1)
+                self.assertEqual(first, again)
+                self.assertEqual((kept / "config.json").read_text(), (self.folder / "out" / "config.json").read_text())
+
+    def test_from_scratch_takes_the_shape_and_draws_the_weights(self):
+        loaded = self.metrics(steps=1)[0]["loss"]
+        drawn = self.metrics(steps=1, from_scratch=True, seed=1)[0]["loss"]
+        other = self.metrics(steps=1, from_scratch=True, seed=2)[0]["loss"]
+        self.assertEqual(len({loaded, drawn, other}), 3)
+        self.assertAlmostEqual(drawn, math.log(257), delta=0.3)
+
+
+class Outputs(CommandTest):
+    def spans(self, **keywords):
+        path = self.folder / "trace.json"
+        arguments = self.train_arguments(config=self.config(zero_optimization={"stage": 3}), trace=path)
+        self.succeed(arguments + keywords.get("more", []), launcher=keywords.get("launcher", ()))
+        trace = json.loads(path.read_text())
+        return trace["traceEvents"] if isinstance(trace, dict) else trace
+
+    def test_a_trace_holds_the_streams_of_all_ranks(self):
+        launchers = [("threads", (), ["--ranks", "2"])]
+        if options.mpiexec:
+            launchers.append(("MPI", [*options.mpiexec.split(), "2"], []))
+        for name, launcher, more in launchers:
+            with self.subTest(name):
+                spans = [e for e in self.spans(launcher=launcher, more=more) if e["ph"] == "X"]
+                self.assertEqual({e["pid"] for e in spans}, {0, 1})
+                names = " ".join({e["name"] for e in spans})
+                for part in ("forward block 0", "backward block 1", "all_gather", "reduce_scatter"):
+                    self.assertIn(part, names)
+                self.assertTrue(all(e["dur"] >= 0 for e in spans))
+
+    def test_text_from_the_trained_model(self):
+        result = self.train(generate="In the beginning", generate_tokens=20, seed=3, ranks=2)
+        sample = re.search("--- sample ---\n(.*)\n-----", result.stdout, re.DOTALL)
+        self.assertTrue(sample[1].startswith("In the beginning"), sample[1])
+        again = self.train(generate="In the beginning", generate_tokens=20, seed=3, ranks=2)
+        self.assertIn(sample[0], again.stdout)
+
+    def test_plain_lines_when_not_a_terminal(self):
+        output = self.train(steps=100).stdout
+        self.assertNotIn("\r", output)
+        self.assertNotIn("\x1b", output)
+        lines = re.findall(r"^step (\d+)/100  loss [\d.]+  norm [\d.]+ ", output, re.MULTILINE)
+        self.assertEqual((lines[0], lines[-1]), ("1", "100"))
+        self.assertLessEqual(len(lines), 25)
+        for word in ("tokens/s", "forward", "backward", "reduce", "optimizer", "device", "process"):
+            self.assertIn(word, output)
+
+    def test_a_bar_on_a_terminal(self):
+        controller, terminal = pty.openpty()
+        command = [options.zero3d, *map(str, self.train_arguments(steps=5))]
+        with subprocess.Popen(command, stdout=terminal, stderr=terminal, stdin=subprocess.DEVNULL, cwd=self.folder,
+                              env=environment()) as process:
+            os.close(terminal)
+            output = b""
+            try:
+                while chunk := os.read(controller, 65536):
+                    output += chunk
+            except OSError:  # the end of a terminal
+                pass
+        os.close(controller)
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(output.count(b"\r["), 5)
+        self.assertIn(b"5/5", output)
+
+    def test_the_loss_curve_falls(self):
+        output = self.train(steps=40, config=self.config(optimizer={"type": "AdamW", "params": {"lr": 1e-2}}),
+                            data=support.__file__, data_format="text").stdout
+        rows = re.findall(r"^ +[\d.]+ \|(.*)$", output, re.MULTILINE)
+        self.assertEqual(len(rows), 10)
+        self.assertEqual(rows[0].find("*"), 0)
+        self.assertIn("step 1 to 40", output)
+
+    def test_the_process_stays_within_its_plan(self):
+        folder = self.folder / "shape"
+        folder.mkdir()
+        config = json.loads((MODELS / "llama-tiny" / "config.json").read_text())
+        config.update(hidden_size=512, intermediate_size=1408, num_hidden_layers=6, vocab_size=8192)
+        (folder / "config.json").write_text(json.dumps(config))
+        result = self.train(model=folder, from_scratch=True, ranks=2, config=self.config(zero_optimization={"stage": 1}))
+
+        def size(pattern):
+            number, unit = re.search(pattern + r" ([\d.]+) ([KMG]iB)", result.stdout).groups()
+            return float(number) * {"KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}[unit]
+        planned = size("planned for this process:")
+        used = size("staging .* process")
+        self.assertLess(abs(planned - used) / used, 0.1, result.stdout)
+
+    def test_help_reads_well(self):
+        text = self.succeed(["train", "--help"]).stdout
+        for option in ("--config", "--model", "--from-scratch", "--data", "--data-format", "--order", "--seq-len", "--steps",
+                       "--ranks", "--threads", "--seed", "--freeze", "--no-decay", "--metrics", "--export", "--eval-data",
+                       "--eval-interval", "--generate", "--trace", "--device-memory", "--log-level", "--no-bind"):
+            self.assertIn(option, text)
+
+
+if __name__ == "__main__":
+    support.main()

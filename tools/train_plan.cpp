@@ -1,0 +1,184 @@
+#include "train_plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
+#include "zero3d/engine/config/trainable.h"
+#include "zero3d/models/build.h"
+#include "zero3d/models/hf_folder.h"
+
+namespace zero3d::tools {
+namespace {
+
+constexpr std::int64_t kDefaultSequence = 1024;
+
+void require_patterns(const char* option, const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    try {
+      const std::regex compiled(pattern);
+    } catch (const std::regex_error& error) {
+      throw_invalid(concat(option, " '", pattern, "' is no regular expression: ", error.what()));
+    }
+  }
+}
+
+std::vector<ParameterSpec> parameters_of(const ModelConfig& model) {
+  return list_parameters(*build_model(model));
+}
+
+/// A folder, or a built-in shape whose weights are drawn.
+void open_model(TrainPlan& plan) {
+  const TrainRequest& request = plan.request;
+  const bool looks_like_path = request.model.find('/') != std::string::npos;
+  if (looks_like_path || std::filesystem::exists(request.model)) {
+    plan.model = read_model_config(request.model);
+    if (!request.from_scratch) plan.weights = open_folder(request.model, parameters_of(plan.model));
+  } else {
+    plan.model = built_in_model_config(request.model);
+  }
+}
+
+/// Tokens are checked against the vocabulary here while that takes no time, else as they are read.
+std::unique_ptr<Dataset> open_data(const TrainPlan& plan, const std::vector<std::string>& paths) {
+  constexpr std::int64_t kCheckedAtOnce = std::int64_t{1} << 25;
+  auto data =
+      std::make_unique<Dataset>(TokenFile(paths, parse_token_format(plan.request.data_format)),
+                                plan.sequence_length, plan.model.vocab_size);
+  if (data->tokens().tokens() <= kCheckedAtOnce) data->check();
+  return data;
+}
+
+void open_config(TrainPlan& plan, int ranks) {
+  LoadOptions options = plan.request.loading.resolved();
+  options.ranks = ranks;
+  options.autos.steps = plan.request.steps;
+  options.autos.steps_must_match = false;
+  options.autos.hidden_size = plan.model.hidden_size;
+  plan.loaded = load_config_file(plan.request.config, options);
+  plan.loaded.require_ok();
+}
+
+/// Warnings once, not from every rank; then whatever stops a training run.
+void check_config(const TrainPlan& plan, bool leads) {
+  const TrainCheck check = check_trainable(plan.loaded, {plan.request.allow_unsupported});
+  if (leads) {
+    for (const ConfigMessage& warning : plan.loaded.warnings)
+      log_warning(concat(warning.path, ": ", warning.message));
+    for (const ConfigMessage& warning : check.warnings)
+      log_warning(concat(warning.path, ": ", warning.message));
+    if (!check.not_implemented.empty()) log_warning(check.not_implemented);
+  }
+  check.require_ok();
+}
+
+void write_resolved_config(const TrainPlan& plan) {
+  if (plan.request.metrics.empty()) return;
+  const std::string path = plan.request.metrics + ".ds_config.json";
+  std::ofstream out(path);
+  out << loadable_json(plan.loaded.config).dump(2) << "\n";
+  if (!out.flush()) throw IoError(path, errno, "cannot write the resolved configuration");
+}
+
+/// What is written at the end of a run must not fail only then.
+void require_outputs(const TrainPlan& plan) {
+  for (const std::string& path : {plan.request.metrics, plan.request.trace}) {
+    if (path.empty()) continue;
+    if (!std::ofstream(path, std::ios::app)) throw IoError(path, errno, "cannot be written");
+  }
+  if (plan.request.export_folder.empty()) return;
+  const DType dtype = model_dtype(plan.loaded.config);
+  FolderWriter(plan.request.export_folder, to_config_json(plan.model, dtype),
+               exported_tensors(parameters_of(plan.model), dtype));
+}
+
+void set_sequence_length(TrainPlan& plan) {
+  const std::int64_t longest =
+      plan.model.family == ModelConfig::Family::gpt2 ? plan.model.max_positions : INT64_MAX;
+  plan.sequence_length = plan.request.sequence_length > 0
+                             ? plan.request.sequence_length
+                             : std::min(plan.model.max_positions, kDefaultSequence);
+  if (plan.sequence_length > longest) {
+    throw_invalid(concat("--seq-len ", plan.sequence_length, " is longer than the ", longest,
+                         " positions of the model"));
+  }
+}
+
+/// What the process has in memory now; 0 where /proc does not tell.
+std::int64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  std::int64_t pages = 0;
+  std::int64_t resident = 0;
+  return in >> pages >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+/// Line breaks and tabs as blanks.
+std::string one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += concat("'", part, "' ");
+  return text;
+}
+
+}  // namespace
+
+TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share) {
+  TrainPlan plan;
+  plan.request = request;
+  require_patterns("--freeze", request.freeze);
+  require_patterns("--no-decay", request.no_decay);
+  if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
+  open_model(plan);
+  if (!request.generate.empty() && plan.model.vocab_size < 256)
+    throw_invalid(concat("--generate needs a model of bytes: a vocabulary of at least 256, not ",
+                         plan.model.vocab_size));
+  open_config(plan, ranks);
+  check_config(plan, leads);
+  set_sequence_length(plan);
+  plan.data = open_data(plan, request.data);
+  if (!request.eval_data.empty()) plan.eval_data = open_data(plan, request.eval_data);
+  plan.allowed_cpus = read_allowed_cpus();
+  plan.threads =
+      request.threads > 0 ? request.threads : std::max(1, plan.allowed_cpus.count() / share.count);
+  if (leads) require_outputs(plan);
+  if (leads) write_resolved_config(plan);
+  plan.resident_bytes = resident_bytes();
+  return plan;
+}
+
+std::vector<PlanFact> common_facts(const TrainPlan& plan) {
+  const TrainRequest& request = plan.request;
+  std::vector<PlanFact> facts;
+  const auto add = [&facts](const char* name, const auto& value) {
+    facts.push_back({name, one_line(concat(value))});
+  };
+  add("the configuration (--config and its options)", config_fingerprint(plan.loaded.config));
+  add("the model (--model)", to_config_json(plan.model, DType::f32));
+  add("the tokens of --data", plan.data->tokens().tokens());
+  add("the tokens of --eval-data", plan.eval_data ? plan.eval_data->tokens().tokens() : 0);
+  add("--seq-len", plan.sequence_length);
+  add("--steps", request.steps);
+  add("--order", request.order);
+  add("--seed", request.seed);
+  add("--freeze", joined(request.freeze));
+  add("--no-decay", joined(request.no_decay));
+  add("--eval-interval", request.eval_interval);
+  add("--export", request.export_folder.empty() ? "absent" : "given");
+  add("--generate", request.generate);
+  add("--generate-tokens", request.generate_tokens);
+  add("--reduce-each-micro-batch", request.reduce_each_micro_batch);
+  return facts;
+}
+
+}  // namespace zero3d::tools

@@ -1,0 +1,44 @@
+// What a training run is going to do: everything that its options name, opened and checked before
+// any rank starts, so that a fault is told once and costs nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpu_binding.h"
+#include "train_options.h"
+#include "zero3d/data/dataset.h"
+#include "zero3d/engine/config/load.h"
+#include "zero3d/engine/parameter_source.h"
+#include "zero3d/models/model_config.h"
+
+namespace zero3d::tools {
+
+struct TrainPlan {
+  TrainRequest request;
+  LoadResult loaded;
+  ModelConfig model;
+  std::unique_ptr<ParameterSource> weights;  ///< Null: draw them.
+  std::unique_ptr<Dataset> data;
+  std::unique_ptr<Dataset> eval_data;
+  std::int64_t sequence_length = 0;
+  AllowedCpus allowed_cpus;
+  int threads = 1;                  ///< Of each rank.
+  std::int64_t device_memory = -1;  ///< Budget of each rank's device; negative: none.
+  std::int64_t resident_bytes =
+      0;  ///< Of this process, with everything opened and no rank started.
+};
+
+/// Throws for the first thing that would stop the run. The leading rank alone warns, and writes the
+/// resolved configuration; `share` is the place among the ranks that use the same CPUs.
+TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share);
+
+/// What must be the same on every rank.
+struct PlanFact {
+  std::string name;
+  std::string value;
+};
+std::vector<PlanFact> common_facts(const TrainPlan& plan);
+
+}  // namespace zero3d::tools
