@@ -105,8 +105,9 @@ class Parser {
 
   JsonValue document() {
     if (text_.size() > options_.max_bytes) {
-      throw HjsonError({}, concat(name_, ": the text has ", text_.size(), " bytes, more than the ",
-                                  options_.max_bytes, " a configuration may have"));
+      const std::string message = concat("the text has ", text_.size(), " bytes, more than the ",
+                                         options_.max_bytes, " a configuration may have");
+      throw HjsonError({}, message, concat(name_, ": ", message));
     }
     const std::size_t bad = first_bad_utf8(text_);
     if (bad != std::string_view::npos) {
@@ -128,7 +129,7 @@ class Parser {
  private:
   [[noreturn]] void fail(std::size_t offset, std::string_view message) {
     const TextPosition place = positions_.at(offset);
-    throw HjsonError(place, locate(text_, name_, place, message));
+    throw HjsonError(place, std::string(message), locate(text_, name_, place, message));
   }
 
   char peek(std::size_t ahead = 0) const {
@@ -407,7 +408,8 @@ class Parser {
     const std::size_t begin = at_;
     if (at_end()) fail(begin, "the text ends where a value was expected");
     if (kPunctuators.find(peek()) != std::string_view::npos) {
-      fail(begin, concat("found '", peek(), "' where a value was expected"));
+      fail(begin,
+           concat("found '", peek(), "' where a value was expected; write the value before it"));
     }
     // The first place where a literal could end decides; a text goes on to the end of the line.
     bool possible = true;

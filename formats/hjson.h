@@ -21,12 +21,15 @@ struct HjsonProblem {
 /// A text that does not parse. what() is "name:line:column: message" and the line, marked.
 class HjsonError : public Error {
  public:
-  HjsonError(TextPosition position, const std::string& text)
-      : Error(ErrorKind::kConfig, text), position_(position) {}
+  HjsonError(TextPosition position, std::string problem, const std::string& text)
+      : Error(ErrorKind::kConfig, text), position_(position), problem_(std::move(problem)) {}
   TextPosition position() const noexcept { return position_; }
+  /// The message alone, without place and line.
+  const std::string& problem() const noexcept { return problem_; }
 
  private:
   TextPosition position_;
+  std::string problem_;
 };
 
 struct HjsonOptions {

@@ -78,13 +78,13 @@ std::string mesh(const ParallelDegrees& degrees) {
 
 void print_report(const LoadResult& loaded, const TrainCheck& check) {
   for (const ConfigMessage& entry : loaded.errors) {
-    std::cout << "error: " << loaded.describe(entry) << '\n';
+    std::cout << "error: " << loaded.show(entry) << '\n';
   }
   for (const ConfigMessage& entry : loaded.warnings) {
-    std::cout << "warning: " << loaded.describe(entry) << '\n';
+    std::cout << "warning: " << loaded.show(entry) << '\n';
   }
   for (const ConfigMessage& entry : check.errors) {
-    std::cout << "warning (an error in train): " << loaded.describe(entry) << '\n';
+    std::cout << "warning (an error in train): " << loaded.show(entry) << '\n';
   }
   for (const ConfigMessage& entry : check.warnings) {
     std::cout << "warning: " << loaded.describe(entry) << '\n';

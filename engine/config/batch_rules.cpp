@@ -23,7 +23,7 @@ struct Named {
   std::int64_t value = 1;
 };
 
-/// "tp 2 x pp 2 ranks work on each replica, so of 8 ranks dp is 2": why dp is not the world size.
+/// Why dp is not the world size.
 std::string explain_dp(const ParallelDegrees& degrees) {
   if (degrees.dp == degrees.ranks) return {};
   std::string shared;
@@ -33,8 +33,8 @@ std::string explain_dp(const ParallelDegrees& degrees) {
   add("tp", degrees.tp);
   add("pp", degrees.pp);
   add("sp", degrees.sp);
-  return concat(" (dp is ", degrees.dp, ", not the ", degrees.ranks, " ranks: ", shared,
-                " ranks work on one replica)");
+  return concat(" (dp is ", degrees.dp, ", not the ", degrees.ranks, " ranks: one replica takes ",
+                shared, " = ", degrees.ranks / degrees.dp, " of them)");
 }
 
 /// The multiples of `step` around `value` that are positive, as a suggestion.
@@ -118,7 +118,12 @@ class BatchTriple {
     const std::int64_t micro = config_.train_micro_batch_size_per_gpu;
     const std::int64_t accumulation = config_.gradient_accumulation_steps;
     const std::int64_t fits = product(micro, accumulation, dp_);
-    if (fits == train) return;
+    if (fits == train && fits != INT64_MAX) return;
+    if (fits == INT64_MAX) {
+      refuse(concat(kMicro, " ", micro, " x ", kAccumulation, " ", accumulation, " x dp ", dp_,
+                    " is beyond 64 bits; lower them"));
+      return;
+    }
     std::string fix = concat("set ", kTrain, " to ", fits);
     if (train % product(micro, dp_, 1) == 0) {
       fix += concat(", or ", kAccumulation, " to ", train / (micro * dp_));
@@ -190,14 +195,8 @@ ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const Loa
   Named tp{"tensor_parallel.autotp_size", raw_degree(root, "tensor_parallel", "autotp_size")};
   Named pp{"pipeline.stages", raw_degree(root, "pipeline", "stages")};
   Named sp{"sequence_parallel_size", raw_degree(root, "", "sequence_parallel_size")};
-  if (options.tp) {
-    tp.value = *options.tp;
-    reader.record(tp.path, ValueSource::command_line, "--tp");
-  }
-  if (options.pp) {
-    pp.value = *options.pp;
-    reader.record(pp.path, ValueSource::command_line, "--pp");
-  }
+  if (options.tp) tp.value = *options.tp;
+  if (options.pp) pp.value = *options.pp;
   ParallelDegrees degrees;
   degrees.ranks = options.ranks;
   for (const Named* degree : {&tp, &pp}) {

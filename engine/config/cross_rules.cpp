@@ -11,12 +11,6 @@ namespace zero3d::config {
 
 namespace {
 
-TextPosition position_of(const JsonValue& root, std::string_view section, std::string_view key) {
-  const JsonValue* node = section.empty() ? &root : root.find(section);
-  const JsonValue* value = node == nullptr ? nullptr : node->find(key);
-  return value != nullptr ? value->position() : node != nullptr ? node->position() : TextPosition{};
-}
-
 /// The member of zero_optimization under either spelling, unless it is "auto" (which DeepSpeed
 /// drops); null when absent.
 const JsonValue* zero_member(const JsonValue& root, std::string_view key) {
@@ -358,6 +352,12 @@ void check_activations_and_degrees(Reader& reader, const JsonValue& root, const 
 }
 
 }  // namespace
+
+TextPosition position_of(const JsonValue& root, std::string_view section, std::string_view key) {
+  const JsonValue* node = section.empty() ? &root : root.find(section);
+  const JsonValue* value = node == nullptr ? nullptr : node->find(key);
+  return value != nullptr ? value->position() : node != nullptr ? node->position() : TextPosition{};
+}
 
 void finish_zero(Reader& reader, const JsonValue& root, Config& config) {
   replace_deprecated(reader, root, config);

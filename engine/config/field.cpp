@@ -84,7 +84,7 @@ void read_value(Reader& reader, const Field& field, const std::string& path, con
                 DType& out) {
   Field types = field;
   types.any_case = true;
-  types.choices = {"fp16", "bf16", "fp32"};
+  types.choices = {"bf16", "fp16", "fp32"};
   const auto read = reader.to_text(types, path, value);
   if (read) out = *parse_ds_dtype(*read);
 }

@@ -30,6 +30,7 @@ struct Field {
   bool plain_integer = false;  ///< No booleans, and no "1000.0" in a string.
   bool lenient_kind = false;   ///< A section that DeepSpeed does not look into while reading.
   bool legacy = false;         ///< Deprecated: reported as it was, never written to a new file.
+  bool only_here = false;      ///< DeepSpeed refuses the key: not written while it is the default.
   bool hidden = false;         ///< Not part of the resolved configuration nor of the documentation.
   const Section* nested = nullptr;
 
@@ -54,6 +55,7 @@ struct Field {
   Field& or_auto() { return auto_is_value = true, *this; }
   Field& plain() { return plain_integer = true, *this; }
   Field& unread() { return lenient_kind = true, *this; }
+  Field& own() { return only_here = true, *this; }
   Field& deprecate() { return legacy = true, *this; }
   Field& hide() { return hidden = true, *this; }
 };

@@ -110,8 +110,14 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   config::resolve_autos(reader, root, options.autos, config.degrees.dp);
   const std::size_t before = result.errors.size();
   reader.read_section(config::root_section(), root, &config, "");
-  if (options.tp) config.tensor_parallel.autotp_size = *options.tp;
-  if (options.pp) config.pipeline.stages = *options.pp;
+  if (options.tp) {
+    config.tensor_parallel.autotp_size = *options.tp;
+    reader.record("tensor_parallel.autotp_size", ValueSource::command_line, "--tp");
+  }
+  if (options.pp) {
+    config.pipeline.stages = *options.pp;
+    reader.record("pipeline.stages", ValueSource::command_line, "--pp");
+  }
   config::finish_zero(reader, root, config);
   config::finish_precision(reader, root, config);
   const auto faulty = [&](std::string_view key) {
@@ -125,8 +131,8 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
     config::finish_batch(reader, root, config);
   }
   if (result.errors.size() == before) config::finish_rest(reader, root, config);
-  config::check_optimizer(reader, config);
-  config::check_scheduler(reader, config);
+  config::check_optimizer(reader, root, config);
+  config::check_scheduler(reader, root, config);
 }
 
 }  // namespace
@@ -148,19 +154,20 @@ std::string_view name_of(ValueSource source) {
 }
 
 bool LoadResult::stated(std::string_view path) const {
-  const auto entry = provenance.lower_bound(std::string(path));
-  if (entry == provenance.end()) return false;
-  const std::string& key = entry->first;
-  const bool inside = key.compare(0, path.size(), path) == 0 &&
-                      (key.size() == path.size() || key[path.size()] == '.');
-  return inside && entry->second.source != ValueSource::derived;
+  for (auto entry = provenance.lower_bound(std::string(path)); entry != provenance.end(); ++entry) {
+    const std::string& key = entry->first;
+    if (key.compare(0, path.size(), path) != 0) return false;
+    const bool inside = key.size() == path.size() || key[path.size()] == '.';
+    if (inside && entry->second.source != ValueSource::derived) return true;
+  }
+  return false;
 }
 
 void LoadResult::require_ok() const {
   if (ok()) return;
-  if (errors.size() == 1) throw ConfigError("", describe(errors.front()));
+  if (errors.size() == 1) throw ConfigError("", show(errors.front()));
   std::string message = concat(name, ": ", errors.size(), " errors");
-  for (const ConfigMessage& entry : errors) message += concat("\n  ", describe(entry));
+  for (const ConfigMessage& entry : errors) message += concat("\n", show(entry));
   throw ConfigError("", message);
 }
 
@@ -172,10 +179,17 @@ std::string LoadResult::describe(const ConfigMessage& entry) const {
   return concat(out, ": ", entry.path, entry.path.empty() ? "" : ": ", entry.message);
 }
 
+std::string LoadResult::show(const ConfigMessage& entry) const {
+  if (entry.position.line == 0) return describe(entry);
+  return locate(text, name, entry.position,
+                concat(entry.path, entry.path.empty() ? "" : ": ", entry.message));
+}
+
 LoadResult load_config_text(std::string_view text, std::string_view name,
                             const LoadOptions& options) {
   LoadResult result;
   result.name = name;
+  result.text = text.substr(0, kMaxBytes);
   if (options.ranks < 1) {
     result.errors.push_back(
         {"", concat("a run has at least 1 rank, found --ranks ", options.ranks), {}});
@@ -186,13 +200,7 @@ LoadResult load_config_text(std::string_view text, std::string_view name,
   try {
     root = parse_hjson(text, name, duplicates, {.max_bytes = kMaxBytes});
   } catch (const HjsonError& error) {
-    // Its text begins with the place, which describe() puts before every message.
-    std::string message = error.what();
-    const std::string place = error.position().line > 0 ? concat(name, ":", error.position().line,
-                                                                 ":", error.position().column, ": ")
-                                                        : concat(name, ": ");
-    if (message.compare(0, place.size(), place) == 0) message.erase(0, place.size());
-    result.errors.push_back({"", std::move(message), error.position()});
+    result.errors.push_back({"", error.problem(), error.position()});
     return result;
   }
   for (const HjsonProblem& duplicate : duplicates) {

@@ -59,6 +59,7 @@ struct Provenance {
 
 struct LoadResult {
   std::string name;  ///< The file, or what stood for it.
+  std::string text;  ///< What was read.
   Config config;     ///< Valid only if ok().
   std::vector<ConfigMessage> errors;
   std::vector<ConfigMessage> warnings;
@@ -74,6 +75,8 @@ struct LoadResult {
   void require_ok() const;
   /// "file:line:column: path: message".
   std::string describe(const ConfigMessage& entry) const;
+  /// The same, followed by the line of the file with a mark under the column.
+  std::string show(const ConfigMessage& entry) const;
 };
 
 /// `source` is a path, JSON text (its first non-blank character is '{'), or URL-safe base64 of it.

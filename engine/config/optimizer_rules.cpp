@@ -66,7 +66,8 @@ void unknown_param(Reader& reader, const KnownType& type, const std::string& pat
   }
 }
 
-void check_params(Reader& reader, const KnownType& type, const ConfigParams& params) {
+void check_params(Reader& reader, const KnownType& type, const ConfigParams& params,
+                  TextPosition section) {
   for (const JsonMember& member : params.json().members()) {
     const std::string path = join_path(params.path(), member.name);
     if (member.name == "max_grad_norm") continue;
@@ -83,7 +84,8 @@ void check_params(Reader& reader, const KnownType& type, const ConfigParams& par
   for (const KnownParam& param : type.params) {
     if (param.default_value != "required" || params.find(param.name) != nullptr) continue;
     reader.train_error(join_path("scheduler.params", param.name),
-                       concat(type.name, " needs ", describe(param.kind), " here: ", param.effect));
+                       concat(type.name, " needs it: ", describe(param.kind), ". ", param.effect),
+                       section);
   }
 }
 
@@ -103,7 +105,7 @@ constexpr std::string_view kElsewhere[] = {std::string_view("OneBitAdam"),
                                            "SparseAdam",
                                            "Adafactor"};
 
-void unknown_optimizer(Reader& reader, const std::string& type) {
+void unknown_optimizer(Reader& reader, const std::string& type, TextPosition position) {
   std::string message = concat("no optimizer \"", type, "\"");
   for (std::string_view name : kElsewhere) {
     if (!equal_any_case(name, type)) continue;
@@ -121,7 +123,8 @@ void unknown_optimizer(Reader& reader, const std::string& type) {
   const std::string hint = did_you_mean(type, names);
   reader.train_error("optimizer.type",
                      concat(message, "; choose one of ", names_of(known_optimizers()),
-                            hint.empty() ? "" : "; ", hint));
+                            hint.empty() ? "" : "; ", hint),
+                     position);
 }
 
 /// DeepSpeed's reader compares it with 0, but only when there is a type.
@@ -144,7 +147,7 @@ void check_max_grad_norm(Reader& reader, const ConfigParams& params, bool typed)
 
 }  // namespace
 
-void check_optimizer(Reader& reader, const Config& config) {
+void check_optimizer(Reader& reader, const JsonValue& root, const Config& config) {
   if (!config.optimizer) return;
   const OptimizerConfig& optimizer = *config.optimizer;
   check_max_grad_norm(reader, optimizer.params, optimizer.type.has_value());
@@ -155,10 +158,10 @@ void check_optimizer(Reader& reader, const Config& config) {
   }
   const KnownType* type = find_type(known_optimizers(), *optimizer.type);
   if (type == nullptr) {
-    unknown_optimizer(reader, *optimizer.type);
+    unknown_optimizer(reader, *optimizer.type, position_of(root, "optimizer", "type"));
     return;
   }
-  check_params(reader, *type, optimizer.params);
+  check_params(reader, *type, optimizer.params, position_of(root, "", "optimizer"));
   const JsonValue* amsgrad = optimizer.params.find("amsgrad");
   if (amsgrad != nullptr && amsgrad->is_bool() && amsgrad->as_bool()) {
     reader.train_error("optimizer.params.amsgrad",
@@ -170,14 +173,16 @@ void check_optimizer(Reader& reader, const Config& config) {
     reader.train_error("zero_allow_untested_optimizer",
                        concat("set it to true to use ", type->name,
                               " with ZeRO: DeepSpeed asks for that, as it has not tested the two "
-                              "together"));
+                              "together"),
+                       position_of(root, "optimizer", "type"));
   }
   if (type->name == "Lamb" && config.fp16.loss_scale != 0) {
-    reader.train_error("fp16.loss_scale", "Lamb needs dynamic loss scaling; set it to 0");
+    reader.train_error("fp16.loss_scale", "Lamb needs dynamic loss scaling; set it to 0",
+                       position_of(root, "fp16", "loss_scale"));
   }
 }
 
-void check_scheduler(Reader& reader, const Config& config) {
+void check_scheduler(Reader& reader, const JsonValue& root, const Config& config) {
   if (!config.scheduler || !config.scheduler->type) return;
   const SchedulerConfig& scheduler = *config.scheduler;
   const KnownType* type = find_type(known_schedules(), *scheduler.type);
@@ -188,10 +193,11 @@ void check_scheduler(Reader& reader, const Config& config) {
     reader.train_error(
         "scheduler.type",
         concat("no schedule \"", *scheduler.type, "\"; choose one of ", names_of(known_schedules()),
-               " (the case counts)", hint.empty() ? "" : "; ", hint));
+               " (the case counts)", hint.empty() ? "" : "; ", hint),
+        position_of(root, "scheduler", "type"));
     return;
   }
-  check_params(reader, *type, scheduler.params);
+  check_params(reader, *type, scheduler.params, position_of(root, "", "scheduler"));
   for (const char* name :
        {"warmup_num_steps", "lr_range_test_step_size", "cycle_first_step_size"}) {
     const JsonValue* value = scheduler.params.find(name);

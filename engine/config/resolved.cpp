@@ -8,11 +8,15 @@ namespace zero3d {
 
 namespace {
 
-/// Drops nulls and what only names the past, so that the result loads again.
+/// Drops nulls, what only names the past, and keys of our own that say nothing, so that both zero3d
+/// and DeepSpeed load the result.
 void make_loadable(JsonValue& value, const config::Section& section) {
+  const JsonValue defaults = section.write(section.defaults.get());
   std::erase_if(value.members(), [&](const JsonMember& member) {
     const config::Field* field = section.find(member.name);
-    return member.value.is_null() || (field != nullptr && field->legacy);
+    if (member.value.is_null()) return true;
+    if (field == nullptr) return false;
+    return field->legacy || (field->only_here && *defaults.find(member.name) == member.value);
   });
   for (JsonMember& member : value.members()) {
     const config::Field* field = section.find(member.name);

@@ -159,8 +159,7 @@ void add_training(SectionBuilder<Config>& b) {
 void add_observation(SectionBuilder<Config>& b) {
   b.add("steps_per_print", &Config::steps_per_print,
         "Steps between progress lines; null prints none.")
-      .above(0)
-      .auto_means_default();
+      .above(0);
   b.custom(
        "wall_clock_breakdown", "bool", "Time forward, backward and step.",
        [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, Config& out) {

@@ -20,7 +20,10 @@ void finish_batch(Reader& reader, const JsonValue& root, Config& config);
 /// The rest: reductions, curriculum, wall_clock_breakdown, keys without effect at this stage.
 void finish_rest(Reader& reader, const JsonValue& root, Config& config);
 /// Types and parameters of optimizer and scheduler, as their constructors will take them.
-void check_optimizer(Reader& reader, const Config& config);
-void check_scheduler(Reader& reader, const Config& config);
+void check_optimizer(Reader& reader, const JsonValue& root, const Config& config);
+void check_scheduler(Reader& reader, const JsonValue& root, const Config& config);
+
+/// Where `key` of `section` ("" for the root) stands, else the section, else 0:0.
+TextPosition position_of(const JsonValue& root, std::string_view section, std::string_view key);
 
 }  // namespace zero3d::config

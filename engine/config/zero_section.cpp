@@ -248,9 +248,11 @@ void add_features(SectionBuilder<ZeroConfig>& b) {
   b.add("mics_shard_size", &C::mics_shard_size,
         "Ranks that one full set of shards spans (MiCS, stage 3); -1 is off. DeepSpeed 0.19.8 "
         "refuses it; zero3d offers it.")
-      .at_least(-1);
+      .at_least(-1)
+      .own();
   b.add("mics_hierarchical_params_gather", &C::mics_hierarchical_params_gather,
-        "Gather a MiCS shard in two hops. DeepSpeed 0.19.8 refuses it; zero3d takes it.");
+        "Gather a MiCS shard in two hops. DeepSpeed 0.19.8 refuses it; zero3d takes it.")
+      .own();
   b.add("memory_efficient_linear", &C::memory_efficient_linear, "A PyTorch matter.");
   b.add("pipeline_loading_checkpoint", &C::pipeline_loading_checkpoint,
         "Ranks of a node read a checkpoint one after the other (stage 3).");
