@@ -380,6 +380,8 @@ void Reader::take_default(const Field&, const std::string& path, const JsonValue
 
 void Reader::unknown_key(const Section& section, const JsonMember& member,
                          const std::string& path) {
+  // Suggestions cost time; what will not be listed needs none.
+  if (result_.warnings.size() > kMaxMessages || result_.errors.size() > kMaxMessages) return;
   const std::string file_path = join_path(path, member.name);
   std::string hint = did_you_mean(member.name, section.spellings());
   const Section& root = root_section();

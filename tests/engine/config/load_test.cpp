@@ -241,7 +241,7 @@ TEST(LoadConfig, FingerprintTellsConfigurationsApart) {
   EXPECT_NE(base, print("{\"train_batch_size\": 8}", 4));
   EXPECT_NE(base, print("{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1}}", 2));
   // A fixed value: it must not change between machines or builds.
-  EXPECT_EQ(base, "124c0daf3e74c981");
+  EXPECT_EQ(base, "474efcf49f048bc0");
 }
 
 TEST(LoadConfig, HostileInput) {
