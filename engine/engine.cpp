@@ -100,11 +100,9 @@ std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence)
   std::vector<Block::ActivationBytes> blocks;
   for (const auto& block : module_.blocks())
     blocks.push_back(block->activation_bytes(batch, sequence, model_->dtype()));
-  const std::int64_t tokens = batch * sequence;
-  const auto loss_bytes =
-      static_cast<std::int64_t>(4 * sizeof(float));  // loss, its copy for loss(), the seed
+  const auto last_loss = static_cast<std::int64_t>(2 * sizeof(float));  // kept for loss()
   return std::max(estimate_activations(blocks, false), estimate_activations(blocks, true)) +
-         2 * tokens * static_cast<std::int64_t>(sizeof(std::int32_t)) + loss_bytes;
+         last_loss;
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {

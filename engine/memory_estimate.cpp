@@ -104,8 +104,8 @@ std::int64_t estimate_activations(const std::vector<Block::ActivationBytes>& blo
   }
   if (forward_only) return peak;
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    peak = std::max(peak, kept + block->backward_peak);
     kept -= block->saved;
+    peak = std::max(peak, kept + block->backward_peak);
   }
   return peak;
 }

@@ -126,12 +126,14 @@ class Block {
   /// schedules) later.
   virtual void backward_weights(BlockContext& context, Saved& saved) = 0;
 
-  /// Bytes of activations for a micro-batch of [batch, seq]: kept until backward, the highest
-  /// transient need beyond that in forward and in backward (outputs included). The memory plan adds
-  /// them up; the tests hold the run to it.
+  /// Bytes of activations for a micro-batch of [batch, seq]. The memory plan adds them up, and a
+  /// budget is enforced: too little ends the run, too much only makes less room for prefetch.
   struct ActivationBytes {
-    std::int64_t saved = 0;
+    std::int64_t saved = 0;  ///< Kept until backward, tensors taken over from the inputs included.
+    /// The most that is held at once while forward runs: inputs (passed through or not), outputs,
+    /// what is saved, and temporaries.
     std::int64_t forward_peak = 0;
+    /// The same of both backward calls: what was saved, both gradients, and temporaries.
     std::int64_t backward_peak = 0;
   };
   virtual ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,

@@ -21,7 +21,7 @@ class FencedArena {
   /// The range may be taken again once `last_use` is done.
   void release(std::int64_t offset, std::int64_t count, const Event& last_use);
 
-  std::size_t bytes() const { return storage_.view().bytes(); }
+  std::int64_t elements() const { return storage_.defined() ? storage_.numel() : 0; }
 
  private:
   struct Fence {

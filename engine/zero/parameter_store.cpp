@@ -75,6 +75,7 @@ void ParameterStore::set_plans(FetchPlan training, FetchPlan forward_only) {
   const std::int64_t elements = std::max(training.arena_elements, forward_only.arena_elements);
   training_plan_ = std::move(training);
   forward_plan_ = std::move(forward_only);
+  arena_ = FencedArena();  // before the new one is allocated: both at once are in no plan
   arena_ = FencedArena(device_, options_.dtype, elements, "gathered parameters");
 }
 
@@ -218,11 +219,16 @@ void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) 
   gather_.synchronize();
   if (!gathers(unit)) return use(device_.host_write(state(unit).whole.view()));
   const std::int64_t elements = layout_.unit(unit).padded;
-  Tensor whole(device_.memory(), options_.dtype, Shape{elements}, "gathered parameters");
-  const GatherSegment segment{state(unit).shard.view(), whole.view()};
+  const bool busy =
+      std::any_of(units_.begin(), units_.end(), [](const UnitState& s) { return s.live; });
+  Tensor own;  // between passes the arena has the room, which a budget may not have beside it
+  if (busy || arena_.elements() < elements)
+    own = Tensor(device_.memory(), options_.dtype, Shape{elements}, "gathered parameters");
+  const View whole = own.defined() ? own.view() : arena_.acquire(gather_, 0, elements);
+  const GatherSegment segment{state(unit).shard.view(), whole};
   groups_.gather->all_gather(gather_, {&segment, 1});
   gather_.synchronize();
-  use(device_.host_write(whole.view()));
+  use(device_.host_write(whole));
 }
 
 void ParameterStore::store_whole(int unit, const ConstView& whole) {

@@ -123,8 +123,9 @@ class ProbeBlock final : public Block {
     seed_.reset();
   }
 
-  ActivationBytes activation_bytes(std::int64_t, std::int64_t, DType) const override {
-    return {0, index_ == 0 ? (last_ ? 8 : 4) : (last_ ? 12 : 8), index_ == 0 ? 4 : 8};
+  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq, DType) const override {
+    const std::int64_t inputs = index_ == 0 ? 8 * batch * seq : 4;
+    return {0, inputs + (last_ ? 8 : 4), index_ == 0 ? 4 : 8};
   }
 
  private:
