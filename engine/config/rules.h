@@ -14,6 +14,8 @@ ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const Loa
 
 /// Deprecated keys into their replacements, and the rules inside zero_optimization.
 void finish_zero(Reader& reader, const JsonValue& root, Config& config);
+/// What the stage at hand cannot bear or does not use.
+void check_zero(Reader& reader, const JsonValue& root, const Config& config);
 void finish_precision(Reader& reader, const JsonValue& root, Config& config);
 /// Whichever of the batch triple is absent, and whether the three fit dp.
 void finish_batch(Reader& reader, const JsonValue& root, Config& config);
