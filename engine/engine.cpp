@@ -89,12 +89,7 @@ Engine::Engine(const Config& config, const Module& module, Communicator& world, 
   last_step_end_ns_ = now_ns();
 }
 
-Engine::~Engine() {
-  try {
-    model_->compute().synchronize();
-  } catch (...) {  // reported where the work was waited for
-  }
-}
+Engine::~Engine() = default;
 
 std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   std::vector<Block::ActivationBytes> blocks;

@@ -129,7 +129,6 @@ class Engine {
   Communicator& world_;
   Device& device_;
   EngineOptions options_;
-  std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<class BlockRunner> runner_;
   std::vector<Tensor> staged_;  ///< Host copies of batches until the streams have read them.
   Tensor last_loss_;
@@ -148,6 +147,8 @@ class Engine {
   int boundary_override_ = -1;
   bool in_no_sync_ = false;  ///< Or in a coalescing scope: no boundary inside.
   std::int64_t last_step_end_ns_ = 0;
+  std::unique_ptr<ShardedModel>
+      model_;  ///< Last, so that it goes first: its streams end their work before the rest is gone.
 };
 
 /// As DeepSpeed's initialize: makes a CPU device of `threads` threads for this rank and an engine

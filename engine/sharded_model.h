@@ -157,9 +157,6 @@ class ShardedModel {
   ShardingPolicy policy_;
   OptimizerSetup setup_;
   LossScaler scaler_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Stream> gather_;
-  std::unique_ptr<Stream> reduce_;
   ZeroGroups groups_;
   std::unique_ptr<ParamLayout> layout_;
   BucketPlan buckets_;
@@ -175,6 +172,10 @@ class ShardedModel {
   std::int64_t applied_steps_ = 0;
   std::int64_t skipped_steps_ = 0;
   int consecutive_skips_ = 0;
+  // Last, so that they go first: a stream ends its work before what that work uses is gone.
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> gather_;
+  std::unique_ptr<Stream> reduce_;
 };
 
 }  // namespace zero3d
