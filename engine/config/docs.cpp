@@ -106,7 +106,7 @@ std::string type_text(const config::Field& field) {
   if (!range.empty() && text.find('>') == std::string::npos && field.name != "stage") {
     text += concat(" ", range);
   }
-  if (field.nullable) text += " or null";
+  if (field.nullable && text.find("null") == std::string::npos) text += " or null";
   return text;
 }
 

@@ -154,7 +154,17 @@ const Section& tensor_parallel_section() {
                    "remove the key; the fp16 and bf16 sections decide");
         },
         [](const C&) { return JsonValue(); });
-    b.add("injection_policy_tuple", &C::injection_policy_tuple, "Of inference.").or_null();
+    b.custom(
+         "injection_policy_tuple", "list or null", "Of inference.",
+         [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, C& out) {
+           if (value.is_array() || value.is_null()) {
+             out.injection_policy_tuple = value;
+           } else {
+             r.refuse(f, path, value, "a list");
+           }
+         },
+         [](const C& in) { return in.injection_policy_tuple; })
+        .or_null();
     b.add("keep_module_on_host", &C::keep_module_on_host, "Load shards from host memory.");
     b.add("replace_with_kernel_inject", &C::replace_with_kernel_inject, "Of inference.")
         .also("kernel_inject");
