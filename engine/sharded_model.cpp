@@ -178,8 +178,7 @@ void ShardedModel::plan(std::int64_t activation_bytes) {
   if (data_parallel_.rank() == 0) {
     for (const std::string& line : training_plan_.clipped) log_warning(line);
   }
-  compute_->synchronize();
-  gather_->synchronize();
+  synchronize();  // the arena is exchanged
   store_->set_plans(training_plan_, std::move(forward));
 }
 

@@ -44,7 +44,6 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
     if (!layout_->unit(unit).frozen) {
       for (int index : parameters) optimizer_->refresh_master(index);
     }
-    compute_->synchronize();
   }
 }
 

@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : 2;  // --help is no failure
   } catch (const std::exception& error) {
     std::cout.flush();
     std::cerr << "zero3d: " << error.what() << '\n';

@@ -11,7 +11,7 @@ if [ "${1:-}" = --list ]; then list_only=yes; shift; fi
 pattern=${1:-.}
 
 # A statement that is one such call, perhaps behind a condition on its line; definitions and declarations are not.
-call='((\.|->)(wait|record|release|ready|finish|publish|synchronize|end_step|acquire)|[^a-z_:>.](give_up|publish|gather_published))\('
+call='((\.|->)(wait|record|release|ready|finish|publish|synchronize|end_step|acquire)|[^a-z_:>.](give_up|publish|gather_published|synchronize))\('
 sites=$(grep -nE "$call.*;" engine/*.cpp engine/zero/*.cpp | grep -vE '::|return|= ' | grep -E "$pattern" || true)
 if [ "$list_only" = yes ]; then echo "$sites"; exit 0; fi
 [ -n "$sites" ] || { echo "no call matches"; exit 2; }
@@ -39,7 +39,7 @@ import re, sys
 path, line = sys.argv[1], int(sys.argv[2])
 lines = open(path).read().split('\n')
 call = re.compile(r'((?:\(\*\w+\)|[\w\->.*]|\[[^\]]*\]|\([\w, ]*\))+(?:\.|->)(?:wait|record|release|ready|finish|publish|synchronize|end_step|acquire)|'
-                  r'\b(?:give_up|publish|gather_published))\(.*?\);')
+                  r'\b(?:give_up|publish|gather_published|synchronize))\(.*?\);')
 mutant = call.sub('(void)0;', lines[line - 1], count=1)
 if mutant == lines[line - 1]: sys.exit(f'{path}:{line}: cannot cut the call out of: {mutant}')
 lines[line - 1] = mutant

@@ -62,7 +62,6 @@ void GradientReducer::allocate_buffers() {
 
 void GradientReducer::begin_micro_batch(int index, bool last) {
   if (index > 0 && !options_.slots_needed) {  // more micro-batches than the configuration said
-    compute_.synchronize();                   // the new memory may have been an activation's
     allocate_buffers();
     options_.slots_needed = true;
   }
@@ -173,9 +172,7 @@ void GradientReducer::reduce_into_shards(std::size_t index) {
 
 void GradientReducer::begin_coalescing() {
   coalescing_ = true;
-  if (!options_.reduce_each_micro_batch)
-    return;                // the accumulators are whole already and reduced at the window's end
-  compute_.synchronize();  // the new memory may have been an activation's
+  if (!options_.reduce_each_micro_batch) return;  // whole already, and reduced at the window's end
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
     for (const BucketPlan::Slot& entry : bucket.slots) {
       Tensor& sum = units_[static_cast<std::size_t>(entry.unit)].coalesced;

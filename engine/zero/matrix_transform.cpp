@@ -59,9 +59,6 @@ const MatrixRule& MatrixTransform::rule_of(int unit) const {
 void MatrixTransform::run(Stream& compute, GradientReducer& gradients, ShardedOptimizer& optimizer,
                           const std::vector<GroupSettings>& groups, std::int64_t step,
                           double loss_scale) {
-  Event checked;
-  compute.record(checked);
-  reduce_.wait(checked);
   for (int unit : units_) {
     const Unit& entry = layout_.unit(unit);
     const MatrixRule& rule = rule_of(unit);

@@ -157,6 +157,28 @@ TEST(Calls, BatchesOfTheWrongFormAreRefused) {
   run_engine(json_of(3, kAccumulation), options);
 }
 
+/// The parameters are gathered into new memory, which work enqueued before may still be using.
+TEST(Calls, AMicroBatchOfAnotherShapeWithinAWindowIsPlannedAnew) {
+  RunOptions options = nano_options(nano_llama(false), kRanks, 2);
+  options.body = [](Engine& engine, Module&, int) {
+    const auto run = [&](std::int64_t rows, std::int64_t length) {
+      const std::vector<std::int32_t> ids(static_cast<std::size_t>(rows * length), 3);
+      const ConstView view(reinterpret_cast<const std::byte*>(ids.data()), DType::i32,
+                           Shape{rows, length});
+      engine.forward({view, view});
+      engine.backward();
+      engine.step();
+    };
+    run(8, 4);
+    run(1, 16);
+    EXPECT_EQ(engine.global_steps(), 1);
+    EXPECT_TRUE(std::isfinite(engine.get_global_grad_norm()));
+  };
+  const std::string zero =
+      R"("stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0)";
+  run_engine(json_of(3, 2, "", zero), options);
+}
+
 TEST(Boundary, SetByHandEndsTheWindow) {
   for (int stage = 0; stage <= 3; ++stage) {
     const RunResult expected = run_engine(json_of(stage, kAccumulation), nano());
