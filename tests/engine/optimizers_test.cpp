@@ -1,0 +1,89 @@
+// Every optimizer under every ZeRO stage and rank count: the same bits, whether its rule looks at
+// single elements, at norms over whole parameters (LAMB) or at whole matrices (Muon), and though
+// shards cut parameters anywhere.
+#include <gtest/gtest.h>
+
+#include "zero3d/core/text.h"
+#include "zero3d/tests/support/nano_model.h"
+#include "zero3d/tests/support/run_engine.h"
+
+namespace zero3d::test {
+namespace {
+
+/// Wide enough that shards cut its matrices.
+ModelConfig wider_model() {
+  ModelConfig config = nano_gpt2(true);
+  config.hidden_size = 32;
+  config.head_dim = 8;
+  config.intermediate_size = 128;
+  return config;
+}
+
+struct Choice {
+  const char* type;
+  const char* params;
+};
+
+std::string json_of(const Choice& choice, int stage, int accumulation, const std::string& top = "",
+                    const std::string& zero = "") {
+  return concat(
+      R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5, "gradient_accumulation_steps": )",
+      accumulation, R"(, "zero_allow_untested_optimizer": true, "optimizer": {"type": ")",
+      choice.type, R"(", "params": {)", choice.params, "}}", top.empty() ? "" : ", ", top,
+      R"(, "zero_optimization": {"stage": )", stage,
+      stage == 3 ? R"(, "stage3_param_persistence_threshold": 0)" : "", zero.empty() ? "" : ", ",
+      zero, "}}");
+}
+
+class Optimizers : public ::testing::TestWithParam<Choice> {};
+
+TEST_P(Optimizers, StagesAreTheSameBits) {
+  for (const int ranks : {1, 2, 3}) {
+    const RunOptions options = nano_options(wider_model(), ranks, 1);
+    const RunResult plain = run_engine(json_of(GetParam(), 0, 1), options);
+    for (int stage = 1; stage <= 3; ++stage) {
+      const RunResult sharded = run_engine(json_of(GetParam(), stage, 1), options);
+      EXPECT_EQ(plain.steps.back().loss, sharded.steps.back().loss) << stage;
+      EXPECT_EQ(plain.steps.back().grad_norm, sharded.steps.back().grad_norm) << stage;
+      EXPECT_TRUE(same_state(plain.state, sharded.state))
+          << "stage " << stage << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST_P(Optimizers, KnobsThatCutTheWorkMoveNoBit) {
+  const RunOptions options = nano_options(wider_model(), 2, 2);
+  const RunResult plain = run_engine(json_of(GetParam(), 3, 2), options);
+  for (const char* zero :
+       {R"("sub_group_size": 1024)", R"("sub_group_size": 0, "reduce_bucket_size": 1000)",
+        R"("reduce_scatter": false, "overlap_comm": false)"}) {
+    const RunResult cut = run_engine(json_of(GetParam(), 3, 2, "", zero), options);
+    EXPECT_TRUE(same_state(plain.state, cut.state)) << zero;
+  }
+}
+
+TEST_P(Optimizers, SixteenBitsWithMastersAgreeOverStages) {
+  const RunOptions options = nano_options(wider_model(), 2, 1);
+  for (const char* precision :
+       {R"("bf16": {"enabled": true})", R"("fp16": {"enabled": true, "loss_scale": 128})"}) {
+    const RunResult plain = run_engine(json_of(GetParam(), 1, 1, precision), options);
+    const RunResult sharded = run_engine(json_of(GetParam(), 3, 1, precision), options);
+    EXPECT_TRUE(same_state(plain.state, sharded.state)) << precision;
+    EXPECT_GT(plain.steps.front().loss, plain.steps.back().loss - 1.0) << precision;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Optimizers,
+    ::testing::Values(Choice{"AdamW", R"("lr": 0.01, "weight_decay": 0.1)"},
+                      Choice{"Adam", R"("lr": 0.01, "weight_decay": 0.1, "adam_w_mode": false)"},
+                      Choice{"Adagrad", R"("lr": 0.01)"},
+                      Choice{"Lion", R"("lr": 0.001, "weight_decay": 0.1)"},
+                      Choice{"SGD", R"("lr": 0.1, "momentum": 0.9, "nesterov": true)"},
+                      Choice{"RMSprop", R"("lr": 0.001, "momentum": 0.9, "centered": true)"},
+                      Choice{"Lamb", R"("lr": 0.01, "weight_decay": 0.1)"},
+                      Choice{"Muon", R"("lr": 0.01, "weight_decay": 0.1)"}),
+    [](const auto& choice) { return std::string(choice.param.type); });
+
+}  // namespace
+}  // namespace zero3d::test
