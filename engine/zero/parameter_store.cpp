@@ -83,7 +83,6 @@ void ParameterStore::begin_pass(bool forward_only) {
   for (int unit = 0; unit < layout_.unit_count(); ++unit) {
     if (state(unit).live) give_up(unit);
   }
-  std::erase_if(retired_, [](const auto& entry) { return entry.second.done(); });
   forward_only_ = forward_only;
   follows_plan_ = options_.shard_parameters && !plan().issues.empty();
   next_position_ = 0;
@@ -160,6 +159,7 @@ void ParameterStore::issue_gather(int unit, const View& target) {
 }
 
 void ParameterStore::gather_on_demand(int unit) {
+  std::erase_if(retired_, [](const auto& entry) { return entry.second.done(); });
   UnitState& s = state(unit);
   s.on_demand = Tensor(device_.memory(), options_.dtype, Shape{layout_.unit(unit).padded},
                        "gathered parameters");

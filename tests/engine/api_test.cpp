@@ -507,6 +507,74 @@ TEST(LowerLevel, OutOfOrderAcquiresWarnOnceAndAreRight) {
 
 /// Two users of one parameter: the gradients 3 and 5 add up to 8, whether the later (in backward)
 /// user may add or the engine must.
+/// Four equal parameters under stage 3, driven by hand.
+void with_sharded_model(const std::string& zero, const std::function<void(ShardedModel&)>& body) {
+  RunOptions options = probe_options(
+      {4096, 4096, 4096, 4096}, [](int, const Moment&) { return 0.0f; }, 2);
+  options.body = [&](Engine& engine, Module&, int) { body(engine.model()); };
+  run_engine(
+      concat(
+          R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+                        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, )",
+          zero, "}}"),
+      options);
+}
+
+void use(ShardedModel& model, const std::vector<ConstView>& views) {
+  model.compute().launch("use", {reads(views[0])}, [view = views[0]] {
+    ZERO3D_CHECK(view.as<float>()[0] == 1.0f, "the parameter's value");
+  });
+}
+
+/// What an abandoned pass kept for its backward is given up, so that the next may gather over it.
+TEST(LowerLevel, APassMayBeAbandoned) {
+  with_sharded_model(R"("stage3_max_reuse_distance": 1000000000)", [](ShardedModel& model) {
+    for (int pass = 0; pass < 3; ++pass) {
+      model.begin_micro_batch(0, true);
+      for (int block = 0; block < 3; ++block) {
+        use(model, model.acquire(block, Phase::forward));
+        model.release(block, Phase::forward);
+      }
+    }
+    model.synchronize();
+  });
+}
+
+TEST(LowerLevel, WhatIsGatheredOnDemandIsFreedAfterItsUse) {
+  with_sharded_model(
+      R"("stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0)",
+      [](ShardedModel& model) {
+        const auto gathered = [&] {
+          return model.device().memory().use().categories.at("gathered parameters").current;
+        };
+        model.begin_micro_batch(0, true);
+        const std::int64_t planned = gathered();
+        for (const int block : {3, 1, 2, 0, 3, 2}) {
+          use(model, model.acquire(block, Phase::forward));
+          EXPECT_LE(gathered(), planned + 4 * 4096) << "one unit beside the arena";
+          model.release(block, Phase::forward);
+          model.synchronize();
+        }
+      });
+}
+
+TEST(LowerLevel, AGatherOnDemandWaitsForWhatUsedItsMemory) {
+  with_sharded_model(R"("stage3_prefetch_bucket_size": 0)", [](ShardedModel& model) {
+    model.begin_micro_batch(0, true);
+    Tensor activation(model.device().memory(), DType::f32, Shape{4096}, "activations");
+    const View view = activation.view();
+    model.compute().launch("activation", {writes(view)}, [view] { view.as<float>()[0] = 7.0f; });
+    const void* memory = view.data();
+    activation.reset();
+    const std::vector<ConstView> views = model.acquire(3, Phase::forward);
+    EXPECT_EQ(views[0].data(), memory)
+        << "the test needs the gather to take the activation's memory";
+    use(model, views);
+    model.release(3, Phase::forward);
+    model.synchronize();
+  });
+}
+
 TEST(Tied, GradientsOfAllUsersAddUp) {
   for (const bool adds : {false, true}) {
     for (const bool bf16 : {false, true}) {
