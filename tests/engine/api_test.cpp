@@ -179,6 +179,19 @@ TEST(Calls, AMicroBatchOfAnotherShapeWithinAWindowIsPlannedAnew) {
   run_engine(json_of(3, 2, "", zero), options);
 }
 
+TEST(Knobs, AllgatherBucketSizeCutsTheGatherOfUpdatedParameters) {
+  const auto gathers = [](const std::string& size) {
+    const RunResult result =
+        run_engine(json_of(1, 1, "", concat(R"("allgather_bucket_size": )", size)), nano(1));
+    CommVolume volume = result.volumes.at(0);
+    return volume.operations["all_gather"];
+  };
+  const CommVolume::Entry whole = gathers("500000000");
+  const CommVolume::Entry cut = gathers("2");
+  EXPECT_EQ(whole.elements, cut.elements);
+  EXPECT_LT(whole.calls, cut.calls);
+}
+
 TEST(Boundary, SetByHandEndsTheWindow) {
   for (int stage = 0; stage <= 3; ++stage) {
     const RunResult expected = run_engine(json_of(stage, kAccumulation), nano());
