@@ -67,7 +67,8 @@ struct CpuDeviceOptions {
 };
 
 /// The CPU as an asynchronous device: a stream is a worker thread with a FIFO, an event a point in
-/// it. Its threads run on the CPUs that the creating thread may use: bind that one first to bind all.
+/// it. Its threads run on the CPUs that the creating thread may use: bind that one first to bind
+/// all.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
 }  // namespace zero3d

@@ -40,7 +40,8 @@ cpu_set_t cpus_of_this_thread() {
   return cpus;
 }
 
-/// Two devices made by threads with other CPUs: helpers that go from one to the other change theirs.
+/// Two devices made by threads with other CPUs: helpers that go from one to the other change
+/// theirs.
 TEST(ParallelFor, ThreadsKeepToTheCpusOfTheThreadThatMadeTheDevice) {
   const cpu_set_t all = cpus_of_this_thread();
   for (int round = 0; round < 20; ++round) {

@@ -164,10 +164,10 @@ TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
     for (const std::int64_t budget : {std::int64_t{1000}, fixed, fixed + 100}) {
       const std::vector<Ending> endings = train(budget, nullptr);
       for (const Ending& ending : endings) {
-        const bool names = ending.message.find("device") != std::string::npos &&
-                           (ending.message.find("in use") != std::string::npos ||
-                            ending.message.find("the plan needs") != std::string::npos ||
-                            ending.echo);
+        const bool names =
+            ending.message.find("device") != std::string::npos &&
+            (ending.message.find("in use") != std::string::npos ||
+             ending.message.find("the plan needs") != std::string::npos || ending.echo);
         EXPECT_TRUE(names) << "stage " << stage << ", budget " << budget << ": " << ending.message;
         EXPECT_LT(ending.seconds, 2.0);
       }
