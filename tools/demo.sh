@@ -15,5 +15,5 @@ mkdir -p "$out"
 [ -s "$out/text.txt" ] || tools/demo_text.sh "$out/text.txt"
 build/release/bin/zero3d train \
   --config configs/tiny_llama.json --model llama-tiny --data "$out/text.txt" \
-  --ranks 2 --seq-len 128 --steps 1000 --seed 7 \
+  --ranks 2 --seq-len 128 --steps 1500 --seed 7 \
   --metrics "$out/metrics.jsonl" --export "$out/model" --generate "In the beginning" --temperature 0.6
