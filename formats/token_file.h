@@ -32,7 +32,8 @@ class TokenFile {
  public:
   /// Throws IoError for a file that is missing, empty, cut off, of an odd size or whose header is
   /// no header of its format.
-  TokenFile(const std::vector<std::string>& paths, TokenFormat format = TokenFormat::automatic);
+  explicit TokenFile(const std::vector<std::string>& paths,
+                     TokenFormat format = TokenFormat::automatic);
   explicit TokenFile(const std::string& path, TokenFormat format = TokenFormat::automatic)
       : TokenFile(std::vector<std::string>{path}, format) {}
 

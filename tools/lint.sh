@@ -20,5 +20,6 @@ if [ "$format_only" = yes ]; then exit 0; fi
 mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep -E '^(core|device|formats|kernels|parallel|optim|data|engine|models|tools)/.*\.cpp$' |
   while read -r file; do if grep -qF "\"$PWD/$file\"" build/release/compile_commands.json; then echo "$file"; fi; done)
 [ "${#sources[@]}" -gt 0 ] || exit 0
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/release --extra-arg=-Wno-unknown-warning-option
+printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/release --extra-arg=-Wno-unknown-warning-option \
+  2> >(grep -v 'warnings generated' >&2)
 echo "clang-tidy: ${#sources[@]} files"

@@ -6,7 +6,7 @@
 #include "command.h"
 
 int main(int argc, char** argv) {
-  CLI::App app{"zero3d: train large models with ZeRO, from an ordinary ds_config file"};
+  CLI::App app{"zero3d: train large models with ZeRO, from an ordinary ds_config file", "zero3d"};
   app.require_subcommand(1);
   zero3d::tools::add_train(app);
   zero3d::tools::add_validate(app);

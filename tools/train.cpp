@@ -7,77 +7,109 @@
 namespace zero3d::tools {
 namespace {
 
-void add_options(CLI::App& command, TrainRequest& request) {
-  command.add_option("--config", request.config, "ds_config file")->required();
-  command
-      .add_option("--model", request.model,
-                  "Hugging Face model folder, or a built-in name such as gpt2 or llama-tiny")
+constexpr const char* kModelAndData = "Model and data";
+constexpr const char* kRun = "Run";
+constexpr const char* kParameters = "Parameters, by regular expressions found in their names";
+constexpr const char* kOutputs = "Outputs";
+constexpr const char* kDebugging = "Debugging";
+
+void add_model_and_data(CLI::App& command, TrainRequest& request) {
+  const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
+    return command.add_option(name, value, help)->group(kModelAndData)->type_name(type);
+  };
+  add("--config", request.config, "FILE", "ds_config file")->required();
+  add("--model", request.model, "DIR|NAME",
+      "Hugging Face model folder, or a built-in shape such as gpt2 or llama-tiny")
       ->required();
-  command.add_flag("--from-scratch", request.from_scratch,
-                   "Take only the shape of the model folder and draw the weights");
-  command.add_option("--data", request.data, "Training data, one or more files")->required();
   command
-      .add_option("--data-format", request.data_format,
-                  "What the files hold: text is bytes as tokens")
+      .add_flag("--from-scratch", request.from_scratch,
+                "Take only the shape of the model folder and draw the weights")
+      ->group(kModelAndData);
+  add("--data", request.data, "PATH", "Training data, one or more files")->required();
+  add("--data-format", request.data_format, "WORD", "What the files hold: text is bytes as tokens")
       ->check(CLI::IsMember({"auto", "text", "u16", "llmc", "megatron"}))
       ->capture_default_str();
-  command.add_option("--order", request.order, "Order of the samples")
+  add("--order", request.order, "WORD", "Order of the samples")
       ->check(CLI::IsMember({"sequential", "shuffled"}))
       ->capture_default_str();
-  command
-      .add_option("--seq-len", request.sequence_length,
-                  "Tokens of a sample; default: what the model takes, at most 1024")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--steps", request.steps, "Optimizer steps")
-      ->required()
-      ->check(CLI::PositiveNumber);
-  command
-      .add_option("--ranks", request.ranks,
-                  "Ranks, as threads of this process (under mpirun the launcher decides)")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command
-      .add_option("--threads", request.threads,
-                  "Threads of each rank; default: the machine's cores over the ranks")
-      ->check(CLI::PositiveNumber);
-  command.add_flag(
-      "--no-bind", request.no_bind,
-      "Let the threads of all ranks run on any core, rather than each rank on its own");
-  command.add_option("--seed", request.seed, "Of initial weights, dropout, shuffling and sampling")
-      ->capture_default_str();
-  command.add_option("--freeze", request.freeze,
-                     "Freeze parameters whose name this regular expression finds; repeatable");
-  command.add_option("--no-decay", request.no_decay, "No weight decay for these names; repeatable");
-  command.add_option("--metrics", request.metrics, "Write a JSON line for each step to this file");
-  command.add_option("--export", request.export_folder,
-                     "Write the trained model as a Hugging Face folder");
-  CLI::Option* eval_data =
-      command.add_option("--eval-data", request.eval_data,
-                         "Evaluation data, one or more files in the format of --data");
-  command
-      .add_option("--eval-interval", request.eval_interval,
-                  "Evaluate every so many steps; default: at the end")
+  add("--seq-len", request.sequence_length, "N",
+      "Tokens of a sample; default: what the model takes, at most 1024")
+      ->check(CLI::PositiveNumber.description(""));
+  CLI::Option* eval_data = add("--eval-data", request.eval_data, "PATH",
+                               "Evaluation data, one or more files in the format of --data");
+  add("--eval-interval", request.eval_interval, "N",
+      "Evaluate every so many steps; default: at the end")
       ->needs(eval_data)
-      ->check(CLI::PositiveNumber);
-  command.add_option("--generate", request.generate,
-                     "Sample a continuation of this text from the trained model of bytes");
-  command.add_option("--generate-tokens", request.generate_tokens, "Tokens to sample")
+      ->check(CLI::PositiveNumber.description(""));
+}
+
+void add_run(CLI::App& command, TrainRequest& request) {
+  const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
+    return command.add_option(name, value, help)->group(kRun)->type_name(type);
+  };
+  add("--steps", request.steps, "N", "Optimizer steps")
+      ->required()
+      ->check(CLI::PositiveNumber.description(""));
+  add("--ranks", request.ranks, "N",
+      "Ranks, as threads of this process (under mpirun the launcher decides)")
+      ->check(CLI::Range(1, 4096).description(""))
+      ->capture_default_str();
+  add("--threads", request.threads, "N",
+      "Threads of each rank; default: the cores it may use over the ranks")
+      ->check(CLI::PositiveNumber.description(""));
+  command
+      .add_flag("--no-bind", request.no_bind,
+                "Let the threads of all ranks run on any core, not each rank on its own")
+      ->group(kRun);
+  add("--device-memory", request.device_memory, "SIZE",
+      "Budget of each rank's device, such as 512MiB");
+  add("--seed", request.seed, "N", "Of initial weights, dropout, shuffling and sampling")
       ->capture_default_str();
   command
-      .add_option("--temperature", request.temperature,
-                  "Of the sampling; 0 takes the most likely token")
+      .add_flag("--allow-unsupported", request.allow_unsupported,
+                "Train although the configuration asks for what zero3d lacks")
+      ->group(kRun);
+}
+
+void add_parameters(CLI::App& command, TrainRequest& request) {
+  command.add_option("--freeze", request.freeze, "Keep these as they are; repeatable")
+      ->group(kParameters)
+      ->type_name("REGEX");
+  command.add_option("--no-decay", request.no_decay, "No weight decay for these; repeatable")
+      ->group(kParameters)
+      ->type_name("REGEX");
+}
+
+void add_outputs(CLI::App& command, TrainRequest& request) {
+  const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
+    return command.add_option(name, value, help)->group(kOutputs)->type_name(type);
+  };
+  add("--metrics", request.metrics, "FILE",
+      "A JSON line for each step, and the resolved configuration in FILE.ds_config.json");
+  add("--export", request.export_folder, "DIR", "The trained model as a Hugging Face folder");
+  add("--generate", request.generate, "TEXT",
+      "A continuation of this text, from the trained model of bytes");
+  add("--generate-tokens", request.generate_tokens, "N", "Tokens to sample")
+      ->check(CLI::NonNegativeNumber.description(""))
       ->capture_default_str();
-  command.add_option("--trace", request.trace,
-                     "Write a Chrome trace of all streams of all ranks (open in ui.perfetto.dev)");
-  command.add_option("--device-memory", request.device_memory,
-                     "Budget of each rank's device, such as 512MiB");
-  command.add_option("--log-level", request.log_level, "debug, info, warning, error or off")
+  add("--temperature", request.temperature, "X", "Of the sampling; 0 takes the most likely token")
+      ->check(CLI::NonNegativeNumber.description(""))
       ->capture_default_str();
-  command.add_flag("--allow-unsupported", request.allow_unsupported,
-                   "Train although the configuration asks for what zero3d lacks");
-  command.add_flag(
-      "--reduce-each-micro-batch", request.reduce_each_micro_batch,
-      "Debug: ZeRO stages 0 and 1 sum gradients over ranks every micro-batch, as 2 and 3 do");
+  add("--trace", request.trace, "FILE",
+      "A Chrome trace of all streams of all ranks (open in ui.perfetto.dev)");
+  add("--log-level", request.log_level, "LEVEL", "debug, info, warning, error or off")
+      ->capture_default_str();
+}
+
+void add_options(CLI::App& command, TrainRequest& request) {
+  add_model_and_data(command, request);
+  add_run(command, request);
+  add_parameters(command, request);
+  add_outputs(command, request);
+  command
+      .add_flag("--reduce-each-micro-batch", request.reduce_each_micro_batch,
+                "ZeRO stages 0 and 1 sum gradients over ranks every micro-batch, as 2 and 3 do")
+      ->group(kDebugging);
   add_loading_options(command, request.loading);
 }
 
