@@ -165,7 +165,7 @@ void Engine::forward(const MicroBatch& batch) {
     throw_invalid(
         "forward() after the last micro-batch of an accumulation window: call step() first");
   }
-  abort_on_failure(world_, [&] { run_forward(batch); });
+  prefer_own_failure([&] { abort_on_failure(world_, [&] { run_forward(batch); }); });
 }
 
 void Engine::run_forward(const MicroBatch& batch) {
@@ -193,6 +193,17 @@ void Engine::require_no_forward(const char* call) const {
                        "eval_batch takes losses without gradients"));
 }
 
+/// A rank whose stream failed may meet the end of its groups before the failure: the cause goes
+/// first.
+void Engine::prefer_own_failure(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const CommAborted&) {
+    model_->throw_own_failure();
+    throw;
+  }
+}
+
 double Engine::loss() {
   if (!last_loss_.defined()) throw_invalid("loss() without a forward");
   last_loss_ready_.wait();
@@ -204,7 +215,7 @@ void Engine::backward() {
   if (!runner_->has_saved())
     throw_invalid(
         "backward() without a forward(): call forward(batch) first, once for each backward");
-  abort_on_failure(world_, [&] { run_backward(); });
+  prefer_own_failure([&] { abort_on_failure(world_, [&] { run_backward(); }); });
 }
 
 void Engine::run_backward() {
@@ -273,7 +284,7 @@ void Engine::step() {
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
   stepped_position_ = window_position_;
-  if (boundary) optimizer_step();
+  if (boundary) prefer_own_failure([&] { optimizer_step(); });
 }
 
 void Engine::optimizer_step() {

@@ -118,6 +118,7 @@ class Engine {
   Values stage(const MicroBatch& batch);
   void run_forward(const MicroBatch& batch);
   void run_backward();
+  void prefer_own_failure(const std::function<void()>& body);
   Values run_evaluation(const MicroBatch& batch);
   RandomKey random_key(std::int64_t batch) const;
   void require_no_forward(const char* call) const;

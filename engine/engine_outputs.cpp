@@ -14,15 +14,17 @@ namespace zero3d {
 
 /// A forward pass that saves nothing, waited for.
 Values Engine::run_evaluation(const MicroBatch& batch) {
-  return abort_on_failure(world_, [&] {
+  Values outputs;
+  const auto run = [&] {
     const Shape& shape = batch.tokens.shape();
     plan_for(shape[0], shape[1]);
     model_->begin_evaluation();
-    Values outputs = runner_->forward(stage(batch), random_key(shape[0]), false, false);
+    outputs = runner_->forward(stage(batch), random_key(shape[0]), false, false);
     model_->compute().synchronize();
     staged_.clear();
-    return outputs;
-  });
+  };
+  prefer_own_failure([&] { abort_on_failure(world_, run); });
+  return outputs;
 }
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {

@@ -134,6 +134,10 @@ class ShardedModel {
   void with_parameters(const std::vector<std::string>& names, int writer,
                        const std::function<void(const ParameterSpec&, View)>& edit);
 
+  /// After an abort of the ranks: throws what failed on this rank's streams, if that is no echo of
+  /// the abort.
+  void throw_own_failure();
+
   StepTimes& times() { return times_; }
   /// One line: dtypes of parameters, gradients, accumulation, communication, masters, moments.
   std::string precision_line() const;

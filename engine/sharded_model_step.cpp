@@ -82,4 +82,13 @@ StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
   return outcome;
 }
 
+void ShardedModel::throw_own_failure() {
+  for (Stream* stream : {compute_.get(), gather_.get(), reduce_.get()}) {
+    try {
+      stream->synchronize();
+    } catch (const CommAborted&) {
+    }
+  }
+}
+
 }  // namespace zero3d

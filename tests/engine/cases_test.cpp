@@ -205,7 +205,7 @@ TEST(Overlap, ChangesNoValueUnderRandomDelays) {
         return static_cast<float>((at.rank + 1) << parameter);
       },
       2);
-  options.steps = 200;
+  options.steps = kSanitized ? 50 : 200;
   options.wrap = [](std::unique_ptr<Communicator> world) {
     const auto seed = static_cast<unsigned>(world->rank() + 11);
     return std::make_unique<RandomDelays>(std::move(world), seed);

@@ -20,6 +20,13 @@
 
 namespace zero3d::test {
 
+/// Whether a sanitizer slows this build down: loops over scenarios then take fewer.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// Loads JSON text for `ranks` ranks; throws what the loader finds.
 Config config_of(const std::string& json, int ranks);
 
