@@ -1,7 +1,8 @@
 // Faults: every one ends in an error that names it, on every rank, within two seconds.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <chrono>
+#include <future>
 #include <limits>
 
 #include "zero3d/core/text.h"
@@ -109,6 +110,38 @@ TEST(Faults, ARankThatThrowsEndsAllWithItsCause) {
       EXPECT_TRUE(endings[0].echo);
       EXPECT_NE(endings[0].message.find("rank 1"), std::string::npos) << endings[0].message;
     }
+  }
+}
+
+TEST(Faults, ARankReportsItsOwnFailureThoughItsGroupsEndedFirst) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const Config config = config_of(json_of(stage), 2);
+    const LogCapture quiet;
+    std::promise<void> other_ended;
+    const std::shared_future<void> ended = other_ended.get_future().share();
+    const std::vector<Ending> endings = endings_of(2, [&](Communicator& world) {
+      std::vector<ProbeBlockSpec> blocks = probe_blocks(
+          {1500, 10, 1100, 2000, 7, 1024}, [](int, const ProbeClock&) { return 1.0f; });
+      if (world.rank() == 1) {
+        blocks[3].on_stream = [](bool) { throw std::runtime_error("a broken block"); };
+        blocks[0].on_host = [&](bool forward) {
+          if (!forward) ended.wait_for(std::chrono::seconds(10));
+        };
+      }
+      const ProbeModule module(std::move(blocks));
+      const auto device = make_cpu_device({});
+      Engine engine(config, module, world, *device);
+      const TokenBatch batch(2, 1);
+      const MicroBatch view = batch.view();
+      try {
+        engine.train_batch({&view, 1});
+      } catch (...) {
+        if (world.rank() == 0) other_ended.set_value();
+        throw;
+      }
+    });
+    expect_all_end(endings, "a broken block");
+    EXPECT_FALSE(endings[1].echo) << "stage " << stage;
   }
 }
 
