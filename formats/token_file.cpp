@@ -56,7 +56,7 @@ void widen(const std::byte* src, std::size_t count, std::int64_t* dst) {
   for (std::size_t i = 0; i < count; ++i) {
     T value;
     std::memcpy(&value, src + i * sizeof(T), sizeof(T));
-    dst[i] = static_cast<std::int64_t>(value);
+    dst[i] = static_cast<std::int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): i8 is signed
   }
 }
 

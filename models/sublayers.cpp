@@ -159,10 +159,11 @@ Tensor Mlp::backward_inputs(BlockContext& context, std::vector<Tensor>& slots, b
     if (keeps_activated) {
       kernels::swiglu_forward(stream, gate, up, dactivated);
       slots[kActivated] = std::move(dactivated);
+    } else {
+      dactivated.reset();
     }
     slots[kUps].reset();
     slots[kUps + 1].reset();
-    dactivated.reset();
   } else {
     kernels::gelu_backward(stream, dactivated, slots[kUps], dactivated);
     slots[kUpGradients] = std::move(dactivated);

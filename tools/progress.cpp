@@ -16,7 +16,7 @@ constexpr int kBarWidth = 30;
 constexpr std::int64_t kPlainLines = 20;
 
 std::string duration(double seconds) {
-  const auto total = static_cast<std::int64_t>(seconds + 0.5);
+  const std::int64_t total = std::llround(seconds);
   char text[32];
   if (total >= 3600) {
     std::snprintf(text, sizeof text, "%lldh%02lldm", static_cast<long long>(total / 3600),

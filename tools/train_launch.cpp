@@ -79,7 +79,7 @@ std::optional<Failure> plan_together(Communicator& world, const TrainRequest& re
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  if (const auto first = first_failure(world, failure)) return first;
+  if (auto first = first_failure(world, failure)) return first;
   const std::string disagreement = find_disagreement(world.exchange(facts_text(*plan)));
   if (!disagreement.empty()) return Failure{0, disagreement};
   return std::nullopt;

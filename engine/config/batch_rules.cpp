@@ -109,7 +109,7 @@ class BatchTriple {
     return false;
   }
 
-  void refuse(std::string message) {
+  void refuse(const std::string& message) {
     reader_.error(std::string(kTrain), message + explain_dp(config_.degrees), position(kTrain));
   }
 

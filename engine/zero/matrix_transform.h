@@ -22,8 +22,8 @@ class MatrixTransform {
                   const OptimizerSetup& setup, Stream& reduce);
 
   bool needed() const { return !units_.empty(); }
-  /// Enqueues the transformation of the reduced gradients before later work on `compute`. The host has waited for the step's
-  /// report, and so for all that wrote what is transformed.
+  /// Enqueues the transformation of the reduced gradients before later work on `compute`. The host
+  /// has waited for the step's report, and so for all that wrote what is transformed.
   void run(Stream& compute, GradientReducer& gradients, ShardedOptimizer& optimizer,
            const std::vector<GroupSettings>& groups, std::int64_t step, double loss_scale);
   /// Device bytes of its workspace.

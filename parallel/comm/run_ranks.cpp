@@ -12,7 +12,7 @@ namespace {
 /// The failures of all ranks. The first that is no echo of an abort is the one to rethrow.
 class Failures {
  public:
-  void add(std::exception_ptr error, bool echo) {
+  void add(const std::exception_ptr& error, bool echo) {
     const std::lock_guard lock(mutex_);
     if (!echo && !cause_) cause_ = error;
     if (!first_) first_ = error;
