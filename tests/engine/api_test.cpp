@@ -571,6 +571,24 @@ TEST(LowerLevel, WhatIsGatheredOnDemandIsFreedAfterItsUse) {
       });
 }
 
+TEST(LowerLevel, ANewPlanWaitsForWorkOnTheOldOnesMemory) {
+  with_sharded_model(R"("stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0)",
+                     [](ShardedModel& model) {
+                       model.begin_micro_batch(0, true);
+                       const std::vector<ConstView> before = model.acquire(0, Phase::forward);
+                       use(model, before);
+                       model.release(0, Phase::forward);
+                       model.plan(1 << 20);
+                       model.begin_micro_batch(0, true);
+                       const std::vector<ConstView> after = model.acquire(0, Phase::forward);
+                       EXPECT_EQ(after[0].data(), before[0].data())
+                           << "the test needs the memory to be taken again";
+                       use(model, after);
+                       model.release(0, Phase::forward);
+                       model.synchronize();
+                     });
+}
+
 TEST(LowerLevel, AGatherOnDemandWaitsForWhatUsedItsMemory) {
   with_sharded_model(R"("stage3_prefetch_bucket_size": 0)", [](ShardedModel& model) {
     model.begin_micro_batch(0, true);
