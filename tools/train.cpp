@@ -56,7 +56,7 @@ void add_run(CLI::App& command, TrainRequest& request) {
       ->capture_default_str();
   add("--threads", request.threads, "N",
       "Threads of each rank; default: the cores it may use over the ranks")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(CLI::Range(1, 4096).description(""));
   command
       .add_flag("--no-bind", request.no_bind,
                 "Let the threads of all ranks run on any core, not each rank on its own")

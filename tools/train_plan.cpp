@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <utility>
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
@@ -86,6 +87,47 @@ void write_resolved_config(const TrainPlan& plan) {
   if (!out.flush()) throw IoError(path, errno, "cannot write the resolved configuration");
 }
 
+/// No output may take the place of something that the run reads, or of another output.
+void require_outputs_apart(const TrainRequest& request) {
+  std::vector<std::pair<std::string, std::string>> taken = {{"--config", request.config},
+                                                            {"--model", request.model}};
+  for (const std::string& path : request.data) taken.emplace_back("--data", path);
+  for (const std::string& path : request.eval_data) taken.emplace_back("--eval-data", path);
+  const auto claim = [&taken](const char* option, const std::string& path) {
+    if (path.empty()) return;
+    const auto place = std::filesystem::weakly_canonical(path);
+    for (const auto& [other, other_path] : taken) {
+      if (std::filesystem::weakly_canonical(other_path) != place) continue;
+      throw_invalid(concat(option, " ", path, " is what ", other,
+                           " names too and would overwrite it; choose another path"));
+    }
+    taken.emplace_back(option, path);
+  };
+  claim("--metrics", request.metrics);
+  if (!request.metrics.empty())
+    claim("the resolved configuration of --metrics", request.metrics + ".ds_config.json");
+  claim("--trace", request.trace);
+  claim("--export", request.export_folder);
+}
+
+/// A pattern that finds no parameter is a slip; what it was to freeze would be trained.
+void require_matches(const char* option, const std::vector<std::string>& patterns,
+                     const ModelConfig& model) {
+  if (patterns.empty()) return;
+  const std::vector<ParameterSpec> parameters = parameters_of(model);
+  for (const std::string& pattern : patterns) {
+    const std::regex compiled(pattern);
+    const bool found = std::any_of(
+        parameters.begin(), parameters.end(),
+        [&](const ParameterSpec& spec) { return std::regex_search(spec.name, compiled); });
+    if (!found) {
+      throw_invalid(concat(option, " '", pattern,
+                           "' finds no parameter of the model; names are like ",
+                           parameters.back().name));
+    }
+  }
+}
+
 /// What is written at the end of a run must not fail only then.
 void require_outputs(const TrainPlan& plan) {
   for (const std::string& path : {plan.request.metrics, plan.request.trace}) {
@@ -138,8 +180,11 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.request = request;
   require_patterns("--freeze", request.freeze);
   require_patterns("--no-decay", request.no_decay);
+  require_outputs_apart(request);
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
   open_model(plan);
+  require_matches("--freeze", request.freeze, plan.model);
+  require_matches("--no-decay", request.no_decay, plan.model);
   if (!request.generate.empty() && plan.model.vocab_size < 256)
     throw_invalid(concat("--generate needs a model of bytes: a vocabulary of at least 256, not ",
                          plan.model.vocab_size));

@@ -140,6 +140,19 @@ class Outputs(Refusal):
         self.refuse(keeps, arguments=self.train_arguments(export=keeps))
         self.assertEqual((keeps / "letter.txt").read_text(), "precious")
 
+    def test_no_output_takes_the_place_of_an_input_or_another_output(self):
+        model = self.folder / "model"
+        shutil.copytree(MODELS / "gpt2-tiny", model)
+        before = (model / "model.safetensors").read_bytes()
+        self.refuse("--export", "--model", arguments=self.train_arguments(model=model, export=f"{model}/."))
+        self.assertEqual((model / "model.safetensors").read_bytes(), before)
+        config = self.config()
+        text = config.read_text()
+        self.refuse("--metrics", "--config", arguments=self.train_arguments(config=config, metrics=config))
+        self.assertEqual(config.read_text(), text)
+        same = self.folder / "same"
+        self.refuse("--trace", "--metrics", arguments=self.train_arguments(metrics=same, trace=same))
+
     def test_an_older_export_outlives_a_failed_run(self):
         folder = self.folder / "model"
         self.train(export=folder)
@@ -166,6 +179,10 @@ class Options(Refusal):
 
     def test_a_regular_expression_that_is_none(self):
         self.refuse("--freeze", "(", freeze="(")
+
+    def test_a_pattern_that_finds_nothing(self):
+        self.refuse("--freeze", "nosuchname", freeze="nosuchname")
+        self.refuse("--no-decay", "nosuchname", no_decay="nosuchname")
 
     def test_what_cannot_be_read_as_an_option(self):
         result = self.run_command(self.train_arguments(device_memory="plenty"))
