@@ -1,0 +1,172 @@
+// The lower level of the engine, driven by hand as a trainer with its own forward and backward
+// does: in order, out of order, and with passes given up half way.
+#include <gtest/gtest.h>
+
+#include "zero3d/core/text.h"
+#include "zero3d/tests/support/log_capture.h"
+#include "zero3d/tests/support/run_engine.h"
+
+namespace zero3d::test {
+namespace {
+
+constexpr int kRanks = 2;
+
+/// Four parameters of 1 whose gradient is rank + 1, driven by hand in `order` of blocks.
+std::vector<float> train_by_hand(int stage, const std::vector<int>& order,
+                                 const std::string& zero) {
+  RunOptions options = probe_options(
+      {5, 2000, 3, 1100}, [](int, const Moment&) { return 0.0f; }, 2);
+  options.body = [&](Engine& engine, Module&, int rank) {
+    ShardedModel& model = engine.model();
+    for (int step = 0; step < 3; ++step) {
+      model.begin_micro_batch(0, true);
+      for (const bool forward : {true, false}) {
+        const Phase phase = forward ? Phase::forward : Phase::backward;
+        const std::vector<int> blocks =
+            forward ? order : std::vector<int>(order.rbegin(), order.rend());
+        for (const int block : blocks) {
+          const std::vector<ConstView> views = model.acquire(block, phase);
+          EXPECT_EQ(views.size(), 1u);
+          if (forward) {
+            const ConstView view = views[0];
+            model.compute().launch("use", {reads(view)}, [view] {
+              for (std::int64_t i = 1; i < view.numel(); ++i)
+                ZERO3D_CHECK(view.as<float>()[i] == view.as<float>()[0], "equal elements");
+            });
+          } else {
+            const View target = model.gradients(block)[0].view;
+            model.compute().launch("gradient", {writes(target)}, [target, rank, block] {
+              for (std::int64_t i = 0; i < target.numel(); ++i)
+                target.as<float>()[i] = static_cast<float>((rank + 1) * (block + 1));
+            });
+            model.ready(block);
+          }
+          model.release(block, phase);
+        }
+      }
+      EXPECT_TRUE(model.step(1).applied);
+    }
+  };
+  const RunResult result = run_engine(
+      concat(R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "SGD", "params":
+                 {"lr": 0.125}}, "gradient_clipping": 0, "zero_allow_untested_optimizer": true,
+                 "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
+             stage, zero, "}}"),
+      options);
+  std::vector<float> values;
+  for (int block = 0; block < 4; ++block) {
+    const std::vector<float> all =
+        ParameterState::floats(result.state.at(concat("p", block)).value);
+    for (const float value : all) EXPECT_EQ(value, all[0]);
+    values.push_back(all[0]);
+  }
+  return values;
+}
+
+TEST(LowerLevel, OutOfOrderAcquiresWarnOnceAndAreRight) {
+  const std::vector<float> expected = {1 - 0.5625f, 1 - 1.125f, 1 - 1.6875f, 1 - 2.25f};
+  for (int stage = 0; stage <= 3; ++stage) {
+    {
+      const LogCapture log;
+      EXPECT_EQ(train_by_hand(stage, {0, 1, 2, 3}, ""), expected) << stage;
+      EXPECT_TRUE(log.with("out of the planned order").empty());
+    }
+    const LogCapture log;
+    EXPECT_EQ(train_by_hand(stage, {2, 0, 3, 1}, ""), expected) << stage;
+    const std::vector<std::string> warnings = log.with("out of the planned order");
+    EXPECT_EQ(warnings.size(), stage == 3 ? static_cast<std::size_t>(kRanks) : 0u)
+        << "once for each rank's store";
+  }
+  EXPECT_EQ(train_by_hand(3, {3, 2, 1, 0}, R"(, "zero_hpz_partition_size": 2)"), expected);
+}
+
+/// Two users of one parameter: the gradients 3 and 5 add up to 8, whether the later (in backward)
+/// user may add or the engine must.
+/// Four equal parameters under stage 3, driven by hand.
+void with_sharded_model(const std::string& zero, const std::function<void(ShardedModel&)>& body) {
+  RunOptions options = probe_options(
+      {4096, 4096, 4096, 4096}, [](int, const Moment&) { return 0.0f; }, 2);
+  options.body = [&](Engine& engine, Module&, int) { body(engine.model()); };
+  run_engine(
+      concat(
+          R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+                        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, )",
+          zero, "}}"),
+      options);
+}
+
+void use(ShardedModel& model, const std::vector<ConstView>& views) {
+  model.compute().launch("use", {reads(views[0])}, [view = views[0]] {
+    ZERO3D_CHECK(view.as<float>()[0] == 1.0f, "the parameter's value");
+  });
+}
+
+/// What an abandoned pass kept for its backward is given up, so that the next may gather over it.
+TEST(LowerLevel, APassMayBeAbandoned) {
+  with_sharded_model(R"("stage3_max_reuse_distance": 1000000000)", [](ShardedModel& model) {
+    for (int pass = 0; pass < 3; ++pass) {
+      model.begin_micro_batch(0, true);
+      for (int block = 0; block < 3; ++block) {
+        use(model, model.acquire(block, Phase::forward));
+        model.release(block, Phase::forward);
+      }
+    }
+    model.synchronize();
+  });
+}
+
+TEST(LowerLevel, WhatIsGatheredOnDemandIsFreedAfterItsUse) {
+  with_sharded_model(
+      R"("stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0)",
+      [](ShardedModel& model) {
+        const auto gathered = [&] {
+          return model.device().memory().use().categories.at("gathered parameters").current;
+        };
+        model.begin_micro_batch(0, true);
+        const std::int64_t planned = gathered();
+        for (const int block : {3, 1, 2, 0, 3, 2}) {
+          use(model, model.acquire(block, Phase::forward));
+          EXPECT_LE(gathered(), planned + 4 * 4096) << "one unit beside the arena";
+          model.release(block, Phase::forward);
+          model.synchronize();
+        }
+      });
+}
+
+TEST(LowerLevel, ANewPlanWaitsForWorkOnTheOldOnesMemory) {
+  with_sharded_model(R"("stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0)",
+                     [](ShardedModel& model) {
+                       model.begin_micro_batch(0, true);
+                       const std::vector<ConstView> before = model.acquire(0, Phase::forward);
+                       use(model, before);
+                       model.release(0, Phase::forward);
+                       model.plan(1 << 20);
+                       model.begin_micro_batch(0, true);
+                       const std::vector<ConstView> after = model.acquire(0, Phase::forward);
+                       EXPECT_EQ(after[0].data(), before[0].data())
+                           << "the test needs the memory to be taken again";
+                       use(model, after);
+                       model.release(0, Phase::forward);
+                       model.synchronize();
+                     });
+}
+
+TEST(LowerLevel, AGatherOnDemandWaitsForWhatUsedItsMemory) {
+  with_sharded_model(R"("stage3_prefetch_bucket_size": 0)", [](ShardedModel& model) {
+    model.begin_micro_batch(0, true);
+    Tensor activation(model.device().memory(), DType::f32, Shape{4096}, "activations");
+    const View view = activation.view();
+    model.compute().launch("activation", {writes(view)}, [view] { view.as<float>()[0] = 7.0f; });
+    const void* memory = view.data();
+    activation.reset();
+    const std::vector<ConstView> views = model.acquire(3, Phase::forward);
+    EXPECT_EQ(views[0].data(), memory)
+        << "the test needs the gather to take the activation's memory";
+    use(model, views);
+    model.release(3, Phase::forward);
+    model.synchronize();
+  });
+}
+
+}  // namespace
+}  // namespace zero3d::test
