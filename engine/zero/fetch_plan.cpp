@@ -37,9 +37,10 @@ class Planner {
     }
   }
 
-  FetchPlan run() {
+  /// None when some position's units have no room: the block is then named by stuck_block().
+  std::optional<FetchPlan> run() {
     for (int position = 0; position < positions_; ++position) {
-      require(position);
+      if (!require(position)) return std::nullopt;
       prefetch(position);
       plan_.peak_live_elements = std::max(plan_.peak_live_elements, live_elements_);
       let_go(position);
@@ -50,6 +51,19 @@ class Planner {
     }
     report_clipped();
     return std::move(plan_);
+  }
+
+  /// After run() found no plan: what its position needs at once, and for which block.
+  [[noreturn]] void throw_no_room() const {
+    std::int64_t elements = 0;
+    for (int unit : units_at(stuck_position_)) elements += elements_of(unit);
+    throw OutOfMemory(
+        elements, "device",
+        concat("the parameters of block ", block_at(stuck_position_, layout_.block_count()),
+               " need ", format_count(elements), " gathered elements at once, of ",
+               format_count(options_.budget_elements),
+               " that the device memory leaves for gathering; raise --device-memory or lower the "
+               "micro-batch"));
   }
 
  private:
@@ -106,23 +120,19 @@ class Planner {
   }
 
   /// Gathers what this position uses and is not there yet; gives up kept units when the budget
-  /// needs their room.
-  void require(int position) {
+  /// needs their room. False when that is not enough.
+  bool require(int position) {
     for (int unit : units_at(position)) {
       if (live_gather(unit) >= 0) continue;
       std::optional<std::int64_t> offset = place(elements_of(unit));
       while (!offset && evict(position)) offset = place(elements_of(unit));
       if (!offset) {
-        throw OutOfMemory(
-            elements_of(unit), "device",
-            concat("the parameters of block ", block_at(position, layout_.block_count()), " need ",
-                   format_count(elements_of(unit)), " gathered elements beside what is in use, of ",
-                   format_count(options_.budget_elements),
-                   " that the device memory leaves for gathering; raise --device-memory or lower "
-                   "the micro-batch"));
+        stuck_position_ = position;
+        return false;
       }
       issue(unit, position, *offset);
     }
+    return true;
   }
 
   /// Ends the kept gather whose next use is farthest, as if it had been released after its last
@@ -207,6 +217,7 @@ class Planner {
   std::vector<std::int64_t> used_before_;   // elements used by positions before p
   std::vector<int> live_;
   std::int64_t live_elements_ = 0;
+  int stuck_position_ = 0;
   bool budget_stopped_prefetch_ = false;
   bool budget_stopped_reuse_ = false;
   FetchPlan plan_;
@@ -215,7 +226,19 @@ class Planner {
 }  // namespace
 
 FetchPlan plan_fetches(const ParamLayout& layout, const FetchOptions& options) {
-  return Planner(layout, options).run();
+  if (std::optional<FetchPlan> plan = Planner(layout, options).run()) return *std::move(plan);
+  // What was gathered early may lie where the rest then finds no hole. Each position on its own
+  // packs without holes, and fits whenever anything does.
+  FetchOptions plain = options;
+  plain.prefetch_elements = plain.max_live_elements = plain.max_reuse_distance = 0;
+  Planner planner(layout, plain);
+  std::optional<FetchPlan> plan = planner.run();
+  if (!plan) planner.throw_no_room();
+  plan->clipped.push_back(
+      "stage3_prefetch_bucket_size and stage3_max_reuse_distance are clipped to 0: the device "
+      "memory holds the parameters of "
+      "one block at a time");
+  return *std::move(plan);
 }
 
 }  // namespace zero3d
