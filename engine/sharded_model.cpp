@@ -84,8 +84,7 @@ ShardedModel::ShardedModel(const Config& config,
   backward_down_to_ = lowest_trainable_block(*layout_);
   buckets_ = plan_buckets(
       *layout_, {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
-  estimate_static_memory(*layout_, buckets_, memory_inputs())
-      .require_within(device.memory().budget());
+  static_memory().require_within(device.memory().budget());
   store_ = std::make_unique<ParameterStore>(
       device, *layout_, groups_,
       ParameterStoreOptions{dtype_, policy_.parameters, zero.allgather_bucket_size}, *compute_,
@@ -137,14 +136,21 @@ MemoryInputs ShardedModel::memory_inputs() const {
   return inputs;
 }
 
-MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) const {
+/// What is allocated for the life of the run, whatever the batches: all but gathered parameters and
+/// activations.
+MemoryEstimate ShardedModel::static_memory() const {
   MemoryEstimate estimate = estimate_static_memory(*layout_, buckets_, memory_inputs());
-  estimate.categories["gathered parameters"] =
-      training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype_));
-  estimate.categories["activations"] = activation_bytes;
   estimate.categories["optimizer workspace"] =
       MatrixTransform::workspace_bytes(*layout_, setup_) +
       TensorNormStep::workspace_bytes(*layout_, setup_, data_parallel_.size());
+  return estimate;
+}
+
+MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) const {
+  MemoryEstimate estimate = static_memory();
+  estimate.categories["gathered parameters"] =
+      training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype_));
+  estimate.categories["activations"] = activation_bytes;
   return estimate;
 }
 
@@ -160,9 +166,7 @@ FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes, bool for
   options.backward_down_to = backward_down_to_;
   const std::int64_t budget = device_.memory().budget();
   if (budget != TrackingResource::kUnlimited) {
-    const std::int64_t rest = budget -
-                              estimate_static_memory(*layout_, buckets_, memory_inputs()).total() -
-                              activation_bytes;
+    const std::int64_t rest = budget - static_memory().total() - activation_bytes;
     options.budget_elements =
         std::max<std::int64_t>(0, rest) / static_cast<std::int64_t>(size_of(dtype_));
   }

@@ -148,6 +148,7 @@ class ShardedModel {
  private:
   int position(int block, Phase phase) const;
   MemoryInputs memory_inputs() const;
+  MemoryEstimate static_memory() const;
   FetchOptions fetch_options(std::int64_t activation_bytes, bool forward_only) const;
   bool takes_norm() const;
   bool skips_non_finite() const;

@@ -46,8 +46,4 @@ DType master_dtype(const Config& config) {
   return DType::f32;
 }
 
-DType moment_dtype(const Config& config) {
-  return config.bf16.enabled && config.bf16.bf16_optimizer_states ? DType::bf16 : DType::f32;
-}
-
 }  // namespace zero3d

@@ -112,7 +112,5 @@ DType communication_dtype(const Config& config);
 DType accumulation_dtype(const Config& config);
 /// Of the weights the optimizer updates.
 DType master_dtype(const Config& config);
-/// Of the optimizer's moments.
-DType moment_dtype(const Config& config);
 
 }  // namespace zero3d

@@ -195,8 +195,9 @@ class RankRun {
         target.resize(static_cast<std::size_t>(parameter.numel()));
         for (std::int64_t i = 0; i < run.count; ++i) {
           target[static_cast<std::size_t>(run.first + i)] =
-              view.dtype() == DType::f32 ? view.as<float>()[run.offset + i]
-                                         : to_float(view.as<bf16>()[run.offset + i]);
+              view.dtype() == DType::f32    ? view.as<float>()[run.offset + i]
+              : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[run.offset + i])
+                                            : to_float(view.as<f16>()[run.offset + i]);
         }
       }
     }

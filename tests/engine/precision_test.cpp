@@ -1,0 +1,163 @@
+// Keys that choose number formats and what is looked at: each shown by an effect that the others do
+// not have.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "zero3d/core/text.h"
+#include "zero3d/tests/support/nano_model.h"
+#include "zero3d/tests/support/run_engine.h"
+
+namespace zero3d::test {
+namespace {
+
+std::string json_of(int stage, const std::string& top = "",
+                    const std::string& optimizer = R"("type": "AdamW", "params": {"lr": 0.1})",
+                    const std::string& zero = "") {
+  return concat(R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {)", optimizer, "}", top,
+                R"(, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
+                stage, zero, "}}");
+}
+
+float gradient_of(const std::string& json, const RunOptions& options) {
+  return run_engine(json, options).gradients[0].at("p0").at(0);
+}
+
+/// What travels is rounded to communication_data_type: 1 + 2^-10 is 1 in bf16 and itself in fp16
+/// and fp32.
+TEST(Communication, TheWireHasTheDtypeAskedFor) {
+  RunOptions options = probe_options(
+      {5}, [](int, const Moment& at) { return at.rank == 0 ? 1.0f + std::exp2f(-10) : 3.0f; }, 2);
+  options.steps = 1;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const float exact = 2.0f + std::exp2f(-11);
+    EXPECT_EQ(gradient_of(json_of(stage), options), exact) << stage;
+    EXPECT_EQ(gradient_of(json_of(stage, R"(, "communication_data_type": "fp32")"), options), exact)
+        << stage;
+    EXPECT_EQ(gradient_of(json_of(stage, R"(, "communication_data_type": "bf16")"), options), 2.0f)
+        << stage;
+    // The sum 4 + 2^-10 halves to 2 + 2^-11, which fp16 (steps of 2^-9 there) rounds to 2.
+    EXPECT_EQ(gradient_of(json_of(stage, R"(, "communication_data_type": "fp16")"), options), 2.0f)
+        << stage;
+  }
+}
+
+TEST(Communication, SumLeavesTheAverageOut) {
+  RunOptions options = probe_options(
+      {5}, [](int, const Moment& at) { return static_cast<float>(at.rank + 1); }, 2);
+  options.steps = 1;
+  for (int stage = 0; stage <= 2; ++stage) {
+    EXPECT_EQ(gradient_of(json_of(stage, R"(, "gradient_allreduce_op": "mean")"), options), 1.5f)
+        << stage;
+    EXPECT_EQ(gradient_of(json_of(stage, R"(, "gradient_allreduce_op": "sum")"), options), 3.0f)
+        << stage;
+  }
+}
+
+TEST(Norm, MayBeLeftOutWithoutChangingTheUpdate) {
+  for (const char* precision : {"", R"(, "bf16": {"enabled": true})"}) {
+    for (const int stage : {1, 2}) {
+      const std::string top = concat(R"(, "gradient_clipping": 0)", precision);
+      const RunOptions options = nano_options(nano_gpt2(true), 2, 1, 1);
+      const RunResult with = run_engine(json_of(stage, top), options);
+      const RunResult without =
+          run_engine(json_of(stage, top, R"("type": "AdamW", "params": {"lr": 0.1})",
+                             R"(, "compute_grad_norm": false)"),
+                     options);
+      EXPECT_TRUE(std::isfinite(with.steps.back().grad_norm));
+      EXPECT_TRUE(std::isnan(without.steps.back().grad_norm));
+      EXPECT_TRUE(same_state(with.state, without.state)) << stage;
+    }
+  }
+}
+
+/// False lets a bf16 gradient that is not finite into the weights, at stages 1 and 2 only, as in
+/// DeepSpeed.
+TEST(Norm, CheckGradOverflowFalseTakesWhatComes) {
+  RunOptions options = probe_options(
+      {5},
+      [](int, const Moment& at) {
+        return at.rank == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
+      },
+      2);
+  options.steps = 1;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult checked = run_engine(json_of(stage, R"(, "bf16": {"enabled": true})"), options);
+    EXPECT_TRUE(checked.steps[0].skipped) << stage;
+    const RunResult taken = run_engine(
+        json_of(stage, R"(, "bf16": {"enabled": true, "check_grad_overflow": false})"), options);
+    EXPECT_EQ(taken.steps[0].skipped, stage == 0 || stage == 3) << stage;
+    if (taken.steps[0].skipped) continue;
+    for (const float value : ParameterState::floats(taken.state.at("p0").master))
+      EXPECT_FALSE(std::isfinite(value));
+  }
+}
+
+struct Formats {
+  const char* top;
+  std::size_t master_bytes;  ///< Per element; 0: the parameter is its own master.
+  std::size_t moment_bytes;
+  const char* line;
+};
+
+TEST(Masters, AndMomentsHaveTheDtypesAskedFor) {
+  const Formats choices[] = {
+      {R"(, "bf16": {"enabled": true})", 4, 4,
+       "accumulation fp32, communication fp32, masters fp32, moments fp32"},
+      {R"(, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true})",
+       0, 2, "accumulation bf16, communication bf16, masters bf16, moments bf16"},
+      {R"(, "fp16": {"enabled": true, "loss_scale": 8})", 4, 4,
+       "accumulation fp32, communication fp32, masters fp32, moments fp32"},
+      {R"(, "fp16": {"enabled": true, "loss_scale": 8, "fp16_master_weights_and_grads": true})", 0,
+       4, "accumulation fp16, communication fp16, masters fp16, moments fp32"}};
+  for (const Formats& choice : choices) {
+    RunOptions options = nano_options(nano_gpt2(false), 2, 1, 1);
+    options.steps = 8;
+    std::string line;
+    options.after = [&](Engine& engine, int rank) {
+      if (rank == 0) line = engine.model().precision_line();
+    };
+    const std::string optimizer = R"("type": "AdamW", "params": {"lr": 0.01})";
+    const RunResult first = run_engine(json_of(1, choice.top, optimizer), options);
+    EXPECT_NE(line.find(choice.line), std::string::npos) << line;
+    EXPECT_LT(first.steps.back().loss, first.steps.front().loss + 0.5) << choice.top;
+    for (const auto& [name, state] : first.state) {
+      const std::size_t numel = state.value.size() / 2;
+      EXPECT_EQ(state.master.size(), numel * choice.master_bytes) << name;
+      for (const auto& moment : state.states)
+        EXPECT_EQ(moment.size(), numel * choice.moment_bytes) << name;
+    }
+    for (const int stage : {2, 3}) {
+      EXPECT_TRUE(
+          same_state(first.state, run_engine(json_of(stage, choice.top, optimizer), options).state))
+          << choice.top << stage;
+    }
+  }
+}
+
+/// What Muon and LAMB need for a step is part of the plan that a budget is kept by.
+TEST(Budget, CountsTheOptimizersWorkspace) {
+  ModelConfig model = nano_gpt2(false);
+  model.hidden_size = 32;
+  model.head_dim = 8;
+  model.intermediate_size = 128;
+  model.layers = 6;
+  for (const char* type : {"Muon", "Lamb"}) {
+    const std::string optimizer = concat(R"("type": ")", type, R"(", "params": {"lr": 0.01})");
+    const std::string untested = R"(, "zero_allow_untested_optimizer": true)";
+    RunOptions options = nano_options(model, 2, 1, 1);
+    const RunResult narrow = run_engine(
+        json_of(
+            3, untested, optimizer,
+            R"(, "stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0)"),
+        options);
+    options.budget_bytes = narrow.estimates[0].total();
+    const RunResult wide = run_engine(json_of(3, untested, optimizer), options);
+    EXPECT_LE(wide.estimates[0].total(), options.budget_bytes) << type;
+    EXPECT_TRUE(same_state(narrow.state, wide.state)) << type;
+  }
+}
+
+}  // namespace
+}  // namespace zero3d::test
