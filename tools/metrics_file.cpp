@@ -26,6 +26,7 @@ void MetricsFile::train(const StepResult& result) {
   record.set("step", JsonValue(result.step));
   record.set("loss", number(result.loss));
   record.set("grad_norm", number(result.grad_norm));
+  record.set("clip_factor", number(result.clip_factor));
   record.set("lr", number(result.lr));
   record.set("loss_scale", number(result.loss_scale));
   record.set("skipped", JsonValue(result.skipped));

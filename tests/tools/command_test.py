@@ -18,13 +18,19 @@ class Metrics(CommandTest):
         records = self.metrics(steps=3, ranks=2)
         self.assertEqual([r["step"] for r in records], [1, 2, 3])
         for record in records:
-            self.assertEqual(set(record), {"kind", "step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens",
+            self.assertEqual(set(record), {"kind", "step", "loss", "grad_norm", "clip_factor", "lr", "loss_scale", "skipped", "tokens",
                                            "seconds", "tokens_per_second"})
             self.assertEqual(record["kind"], "train")
             self.assertEqual(record["tokens"], 2 * 2 * 16)
             self.assertFalse(record["skipped"])
             self.assertAlmostEqual(record["tokens_per_second"], record["tokens"] / record["seconds"],
                                    delta=1e-3 * record["tokens_per_second"])
+
+    def test_the_clip_factor_is_what_brings_the_norm_to_the_maximum(self):
+        for record in self.metrics(config=self.config(gradient_clipping=0.25), steps=3, ranks=2):
+            self.assertGreater(record["grad_norm"], 0.25)
+            self.assertAlmostEqual(record["clip_factor"], 0.25 / (record["grad_norm"] + 1e-6), places=9)
+        self.assertEqual(self.metrics(config=self.config(gradient_clipping=0), steps=1)[0]["clip_factor"], 1)
 
     def test_numbers_that_are_not_finite_are_null(self):
         config = self.config(fp16={"enabled": True, "initial_scale_power": 32, "hysteresis": 1})
