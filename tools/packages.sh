@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the Debian packages that building, testing and the demo need, when any is missing. As root it uses apt-get; otherwise it
-# says what to install and stops. Usage: tools/packages.sh [build|test|demo]...
+# says what to install and stops. Usage: tools/packages.sh [build|test|demo|fuzz]...
 set -eu
 
 build="g++ cmake ninja-build libdnnl-dev libhwy-dev libtbb-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev
   libopenmpi-dev openmpi-bin"
 test="libgtest-dev libbenchmark-dev python3"
 demo="bible-kjv"
+fuzz="clang libclang-rt-14-dev libomp-dev"
 
 wanted=""
 for group in "${@:-build}"; do
@@ -14,7 +15,8 @@ for group in "${@:-build}"; do
     build) wanted="$wanted $build" ;;
     test) wanted="$wanted $test" ;;
     demo) wanted="$wanted $demo" ;;
-    *) echo "usage: $0 [build|test|demo]..." >&2; exit 2 ;;
+    fuzz) wanted="$wanted $fuzz" ;;
+    *) echo "usage: $0 [build|test|demo|fuzz]..." >&2; exit 2 ;;
   esac
 done
 
