@@ -74,10 +74,10 @@ StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
     log_warning(concat("step ", applied_steps_ + skipped_steps_, " skipped: ", cause, scale));
   }
   if (++consecutive_skips_ >= options_.max_consecutive_skips) {
-    throw Error(
-        ErrorKind::kNumeric,
-        concat(consecutive_skips_, " steps in a row were skipped; the last one for ", cause,
-               ". Lower the learning rate, check the data, or raise max_consecutive_skips"));
+    throw Error(ErrorKind::kNumeric,
+                concat(consecutive_skips_, " steps in a row were skipped; the last one for ", cause,
+                       ". Lower the learning rate, check the data, or raise max_consecutive_skips "
+                       "(--max-skipped-steps)"));
   }
   return outcome;
 }

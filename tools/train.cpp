@@ -65,6 +65,10 @@ void add_run(CLI::App& command, TrainRequest& request) {
       "Budget of each rank's device, such as 512MiB");
   add("--seed", request.seed, "N", "Of initial weights, dropout, shuffling and sampling")
       ->capture_default_str();
+  add("--max-skipped-steps", request.max_skipped_steps, "N",
+      "End the run after this many skipped steps in a row")
+      ->check(CLI::PositiveNumber.description(""))
+      ->capture_default_str();
   command
       .add_flag("--allow-unsupported", request.allow_unsupported,
                 "Train although the configuration asks for what zero3d lacks")

@@ -222,6 +222,7 @@ std::vector<PlanFact> common_facts(const TrainPlan& plan) {
   add("--export", request.export_folder.empty() ? "absent" : "given");
   add("--generate", request.generate);
   add("--generate-tokens", request.generate_tokens);
+  add("--max-skipped-steps", request.max_skipped_steps);
   add("--reduce-each-micro-batch", request.reduce_each_micro_batch);
   return facts;
 }

@@ -84,6 +84,7 @@ class RankRun {
     engine.seed = request_.seed;
     engine.adjust = adjustments(request_);
     engine.sequence_length = plan.sequence_length;
+    engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
     engine_ = std::make_unique<Engine>(config_, *module_, world, *device_, engine);
     memory_ =

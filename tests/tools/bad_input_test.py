@@ -180,6 +180,10 @@ class Options(Refusal):
     def test_a_regular_expression_that_is_none(self):
         self.refuse("--freeze", "(", freeze="(")
 
+    def test_steps_that_are_skipped_one_after_the_other(self):
+        config = self.config(fp16={"enabled": True, "loss_scale": 1e30})
+        self.refuse_everywhere("3 steps in a row", "--max-skipped-steps", config=config, steps=9, max_skipped_steps=3)
+
     def test_a_pattern_that_finds_nothing(self):
         self.refuse("--freeze", "nosuchname", freeze="nosuchname")
         self.refuse("--no-decay", "nosuchname", no_decay="nosuchname")
