@@ -52,6 +52,7 @@ double gpt2_product_flop(const ModelConfig& model, std::int64_t tokens) {
 
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> communicator)
     : communicator_(std::move(communicator)),
+      mesh_(*communicator_),
       config_(parse(options.config, communicator_->size())),
       module_(build_model(options.model)) {
   CpuDeviceOptions device;
@@ -60,7 +61,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> co
   device_ = make_cpu_device(device);
   EngineOptions engine;
   engine.sequence_length = options.sequence;
-  engine_ = std::make_unique<Engine>(config_, *module_, *communicator_, *device_, engine);
+  engine_ = std::make_unique<Engine>(config_, *module_, mesh_, *device_, engine);
 
   const std::int64_t batch = config_.train_micro_batch_size_per_gpu;
   const std::int64_t micro_batches = config_.gradient_accumulation_steps;

@@ -50,6 +50,7 @@ class Trainer {
 
  private:
   std::unique_ptr<Communicator> communicator_;
+  Mesh mesh_;
   Config config_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;

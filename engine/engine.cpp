@@ -41,8 +41,8 @@ std::string first_difference(std::string_view mine, std::string_view other) {
                 begin < other.size() ? item(other, begin) : "nothing more");
 }
 
-/// All ranks must have read the same configuration and made the same model, or they would wait for
-/// each other in different places.
+/// All ranks must have read the same configuration and declared the same whole model, or they would
+/// wait for each other in different places.
 void require_same_start(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
                         Communicator& world) {
   std::string model = concat(blocks.size(), " blocks");
@@ -74,13 +74,13 @@ void require_same_start(const Config& config, const std::vector<std::vector<Para
 
 }  // namespace
 
-Engine::Engine(const Config& config, const Module& module, Communicator& world, Device& device,
+Engine::Engine(const Config& config, const Module& module, const Mesh& mesh, Device& device,
                const EngineOptions& options)
-    : config_(config), module_(module), world_(world), device_(device), options_(options) {
+    : config_(config), module_(module), mesh_(mesh), device_(device), options_(options) {
   const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
-  require_same_start(config, blocks, world);
-  abort_on_failure(world, [&] {
-    model_ = std::make_unique<ShardedModel>(config, blocks, world, device, options);
+  require_same_start(config, blocks, mesh.world());
+  abort_on_failure(mesh.world(), [&] {
+    model_ = std::make_unique<ShardedModel>(config, blocks, mesh, device, options);
   });
   runner_ = std::make_unique<BlockRunner>(module, *model_);
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
@@ -143,14 +143,14 @@ Values Engine::stage(const MicroBatch& batch) {
   return values;
 }
 
-/// Numbers the batch's first row within the step: the same sample has the same number however ranks
-/// divide the batch.
-RandomKey Engine::random_key(std::int64_t batch) const {
+/// The same sample has the same number within the step however ranks divide the batch.
+RandomKey Engine::random_key(const MicroBatch& batch) const {
   RandomKey key;
   key.seed = options_.seed;
   key.step = static_cast<std::uint32_t>(global_steps_ + 1);
+  const std::int64_t before = window_position_ * mesh_.size(Axis::dp) + mesh_.rank(Axis::dp);
   key.sample =
-      static_cast<std::uint64_t>((window_position_ * world_.size() + world_.rank()) * batch);
+      static_cast<std::uint64_t>(batch.first_sample.value_or(before * batch.tokens.shape()[0]));
   return key;
 }
 
@@ -165,7 +165,7 @@ void Engine::forward(const MicroBatch& batch) {
     throw_invalid(
         "forward() after the last micro-batch of an accumulation window: call step() first");
   }
-  prefer_own_failure([&] { abort_on_failure(world_, [&] { run_forward(batch); }); });
+  prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_forward(batch); }); });
 }
 
 void Engine::run_forward(const MicroBatch& batch) {
@@ -173,7 +173,7 @@ void Engine::run_forward(const MicroBatch& batch) {
   model_->times().mark(model_->compute(), StepPhase::forward);
   window_ended_ = config_.managed_gradient_accumulation && is_gradient_accumulation_boundary();
   model_->begin_micro_batch(window_position_, window_ended_);
-  forward_key_ = random_key(batch.tokens.shape()[0]);
+  forward_key_ = random_key(batch);
   Values outputs = runner_->forward(stage(batch), forward_key_, true, true);
   if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
       outputs[0].numel() != 2) {
@@ -183,7 +183,7 @@ void Engine::run_forward(const MicroBatch& batch) {
   }
   last_loss_ = std::move(outputs[0]);
   model_->compute().record(last_loss_ready_);
-  window_tokens_ += batch.tokens.numel() * world_.size();
+  window_tokens_ += batch.tokens.numel() * mesh_.size(Axis::dp);
 }
 
 void Engine::require_no_forward(const char* call) const {
@@ -215,7 +215,7 @@ void Engine::backward() {
   if (!runner_->has_saved())
     throw_invalid(
         "backward() without a forward(): call forward(batch) first, once for each backward");
-  prefer_own_failure([&] { abort_on_failure(world_, [&] { run_backward(); }); });
+  prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_backward(); }); });
 }
 
 void Engine::run_backward() {
@@ -310,7 +310,7 @@ void Engine::optimizer_step() {
   window_ended_ = false;
   window_tokens_ = 0;
   const auto every = config_.steps_per_print;
-  if (every && global_steps_ % *every == 0 && world_.rank() == 0) {
+  if (every && global_steps_ % *every == 0 && mesh_.leads()) {
     log_info(concat("step=", global_steps_, ", skipped=", skipped_steps(), ", lr=", outcome.lr,
                     ", loss=", outcome.loss, ", grad_norm=", last_.grad_norm));
   }
@@ -348,8 +348,11 @@ TrainingSession initialize(const Config& config, const Module& module, Communica
   device_options.rank = world.rank();
   device_options.threads = threads;
   auto device = make_cpu_device(device_options);
-  auto engine = std::make_unique<Engine>(config, module, world, *device, options);
-  return TrainingSession(std::move(device), std::move(engine));
+  const ParallelDegrees& degrees = config.degrees;
+  auto mesh =
+      std::make_unique<Mesh>(world, GridDegrees{degrees.dp, degrees.tp, degrees.pp, degrees.sp});
+  auto engine = std::make_unique<Engine>(config, module, *mesh, *device, options);
+  return TrainingSession(std::move(mesh), std::move(device), std::move(engine));
 }
 
 }  // namespace zero3d

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/sharded_model.h"
-#include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
 
@@ -25,6 +26,9 @@ namespace zero3d {
 struct MicroBatch {
   ConstView tokens;
   ConstView targets;  ///< kIgnoreTarget (-100) where no loss is taken.
+  /// Number of the first row among the rows of all ranks in this step: what dropout draws for. Not
+  /// given: counted by the micro-batches of the window, then the data-parallel ranks.
+  std::optional<std::int64_t> first_sample = std::nullopt;
 };
 
 struct StepResult {
@@ -50,9 +54,9 @@ struct EngineOptions : ShardedModelOptions {
 
 class Engine {
  public:
-  /// Collective. `config`, `module`, `world` and `device` must outlive the engine. Throws
+  /// Collective. `config`, `module`, `mesh` and `device` must outlive the engine. Throws
   /// ConfigError for what cannot be trained.
-  Engine(const Config& config, const Module& module, Communicator& world, Device& device,
+  Engine(const Config& config, const Module& module, const Mesh& mesh, Device& device,
          const EngineOptions& options = {});
   ~Engine();
 
@@ -120,14 +124,14 @@ class Engine {
   void run_backward();
   void prefer_own_failure(const std::function<void()>& body);
   Values run_evaluation(const MicroBatch& batch);
-  RandomKey random_key(std::int64_t batch) const;
+  RandomKey random_key(const MicroBatch& batch) const;
   void require_no_forward(const char* call) const;
   void optimizer_step();
   void without_boundary(const char* scope, const std::function<void()>& body);
 
   const Config& config_;
   const Module& module_;
-  Communicator& world_;
+  const Mesh& mesh_;
   Device& device_;
   EngineOptions options_;
   std::unique_ptr<class BlockRunner> runner_;
@@ -152,16 +156,18 @@ class Engine {
       model_;  ///< Last, so that it goes first: its streams end their work before the rest is gone.
 };
 
-/// As DeepSpeed's initialize: makes a CPU device of `threads` threads for this rank and an engine
-/// on it.
+/// As DeepSpeed's initialize: makes the mesh, a CPU device of `threads` threads for this rank and
+/// an engine on it.
 class TrainingSession {
  public:
-  TrainingSession(std::unique_ptr<Device> device, std::unique_ptr<Engine> engine)
-      : device_(std::move(device)), engine_(std::move(engine)) {}
+  TrainingSession(std::unique_ptr<Mesh> mesh, std::unique_ptr<Device> device,
+                  std::unique_ptr<Engine> engine)
+      : mesh_(std::move(mesh)), device_(std::move(device)), engine_(std::move(engine)) {}
   Engine& operator*() { return *engine_; }
   Engine* operator->() { return engine_.get(); }
 
  private:
+  std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
 };

@@ -19,11 +19,11 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     const Shape& shape = batch.tokens.shape();
     plan_for(shape[0], shape[1]);
     model_->begin_evaluation();
-    outputs = runner_->forward(stage(batch), random_key(shape[0]), false, false);
+    outputs = runner_->forward(stage(batch), random_key(batch), false, false);
     model_->compute().synchronize();
     staged_.clear();
   };
-  prefer_own_failure([&] { abort_on_failure(world_, run); });
+  prefer_own_failure([&] { abort_on_failure(mesh_.world(), run); });
   return outputs;
 }
 
@@ -37,14 +37,15 @@ double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
     const float* pair = device_.host_read(outputs[0]).as<float>();
     sum += pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
   }
+  if (!mesh_.counts_loss()) sum = 0;
   double total = 0;
   for (const std::string& part :
-       world_.exchange(std::string(reinterpret_cast<const char*>(&sum), sizeof sum))) {
+       mesh_.world().exchange(std::string(reinterpret_cast<const char*>(&sum), sizeof sum))) {
     double value = 0;
     std::memcpy(&value, part.data(), sizeof value);
     total += value;
   }
-  return total / (static_cast<double>(micro_batches.size()) * world_.size());
+  return total / (static_cast<double>(micro_batches.size()) * mesh_.size(Axis::dp));
 }
 
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
@@ -84,7 +85,7 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     }
   }
   std::unique_ptr<SafetensorsWriter> writer;
-  if (world_.rank() == 0) {
+  if (mesh_.leads()) {
     std::filesystem::create_directories(folder);
     writer = std::make_unique<SafetensorsWriter>(
         (std::filesystem::path(folder) / filename).string(), std::move(tensors));

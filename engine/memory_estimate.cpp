@@ -90,7 +90,7 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   estimate.categories["optimizer states"] = state_bytes;
   estimate.categories["norm workspace"] =
       shards / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
-      StepReporter::exchange_bytes(inputs.data_parallel_ranks);
+      StepReporter::exchange_bytes(inputs.ranks);
   return estimate;
 }
 

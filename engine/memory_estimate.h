@@ -29,7 +29,7 @@ struct MemoryInputs {
   std::vector<std::vector<DType>>
       group_states;  ///< Per optimizer group: the dtypes of its rule's states.
   int secondary_ranks = 1;
-  int data_parallel_ranks = 1;
+  int ranks = 1;  ///< Of the whole run.
 };
 
 struct MemoryEstimate {

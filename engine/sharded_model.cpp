@@ -61,12 +61,11 @@ int lowest_trainable_block(const ParamLayout& layout) {
 }  // namespace
 
 ShardedModel::ShardedModel(const Config& config,
-                           const std::vector<std::vector<ParameterSpec>>& blocks,
-                           Communicator& data_parallel, Device& device,
-                           const ShardedModelOptions& options)
+                           const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
+                           Device& device, const ShardedModelOptions& options)
     : config_(config),
       device_(device),
-      data_parallel_(data_parallel),
+      mesh_(mesh),
       options_(options),
       dtype_(model_dtype(config)),
       policy_(sharding_policy(config.zero_optimization.stage)),
@@ -76,11 +75,12 @@ ShardedModel::ShardedModel(const Config& config,
       gather_(device.create_stream("gather")),
       reduce_(device.create_stream("reduce")) {
   const ZeroConfig& zero = config.zero_optimization;
-  const int shards = shard_group_size(config, data_parallel.size());
+  const int shards = shard_group_size(config, mesh.size(Axis::zero));
   const int secondary =
       policy_.parameters ? std::min(static_cast<int>(zero.zero_hpz_partition_size), shards) : 1;
-  groups_ = make_zero_groups(data_parallel, {.shard = shards, .secondary = std::max(secondary, 1)});
+  groups_ = make_zero_groups(mesh, {.shard = shards, .secondary = std::max(secondary, 1)});
   layout_ = std::make_unique<ParamLayout>(blocks, layout_options(config, setup_, shards));
+  part_ = find_model_part(*layout_, mesh, groups_);
   backward_down_to_ = lowest_trainable_block(*layout_);
   buckets_ = plan_buckets(
       *layout_, {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
@@ -95,12 +95,12 @@ ShardedModel::ShardedModel(const Config& config,
   reducer_ = std::make_unique<GradientReducer>(
       device, *layout_, buckets_, groups_,
       reducer_options(config, policy_, options.reduce_each_micro_batch), *compute_, *reduce_);
-  reporter_ = std::make_unique<StepReporter>(device, *layout_, groups_);
+  reporter_ = std::make_unique<StepReporter>(device, *layout_, part_);
   ShardedOptimizerOptions optimizer;
   optimizer.tile_elements = zero.sub_group_size;
   optimizer.master_dtype = master_dtype(config);
   optimizer.moment_dtype = setup_.bf16_states() ? DType::bf16 : DType::f32;
-  optimizer_ = std::make_unique<ShardedOptimizer>(device, *layout_, groups_, *store_, setup_,
+  optimizer_ = std::make_unique<ShardedOptimizer>(device, *layout_, part_, *store_, setup_,
                                                   optimizer, *compute_);
   optimizer_->initialise_masters();
   matrices_ = std::make_unique<MatrixTransform>(device, *layout_, groups_, setup_, *reduce_);
@@ -125,7 +125,7 @@ MemoryInputs ShardedModel::memory_inputs() const {
   inputs.accumulation_dtype = reducer.accumulation_dtype;
   inputs.master_dtype = master_dtype(config_);
   inputs.secondary_ranks = groups_.secondary ? groups_.secondary->size() : 1;
-  inputs.data_parallel_ranks = data_parallel_.size();
+  inputs.ranks = mesh_.world().size();
   for (int group = 0; group < setup_.group_count(); ++group) {
     std::vector<DType> states;
     for (const StateSpec& state : setup_.group(group).rule->states()) {
@@ -142,7 +142,7 @@ MemoryEstimate ShardedModel::static_memory() const {
   MemoryEstimate estimate = estimate_static_memory(*layout_, buckets_, memory_inputs());
   estimate.categories["optimizer workspace"] =
       MatrixTransform::workspace_bytes(*layout_, setup_) +
-      TensorNormStep::workspace_bytes(*layout_, setup_, data_parallel_.size());
+      TensorNormStep::workspace_bytes(*layout_, setup_, mesh_.size(Axis::stage));
   return estimate;
 }
 
@@ -179,7 +179,7 @@ void ShardedModel::plan(std::int64_t activation_bytes) {
   training_plan_ = plan_fetches(*layout_, fetch_options(activation_bytes, false));
   FetchPlan forward = plan_fetches(*layout_, fetch_options(activation_bytes, true));
   training_plan_.arena_elements = std::max(training_plan_.arena_elements, forward.arena_elements);
-  if (data_parallel_.rank() == 0) {
+  if (mesh_.leads()) {
     for (const std::string& line : training_plan_.clipped) log_warning(line);
   }
   synchronize();  // the arena is exchanged

@@ -34,7 +34,7 @@
 #include "zero3d/engine/zero/policy.h"
 #include "zero3d/engine/zero/sharded_optimizer.h"
 #include "zero3d/engine/zero/step_report.h"
-#include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
 
@@ -63,11 +63,9 @@ struct StepOutcome {
 
 class ShardedModel {
  public:
-  /// `blocks[b]`: the parameters block b uses. `data_parallel`: all ranks with a copy of the model.
-  /// Collective. The referred objects must outlive this.
+  /// `blocks[b]`: the parameters block b uses. Collective. The referred objects must outlive this.
   ShardedModel(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
-               Communicator& data_parallel, Device& device,
-               const ShardedModelOptions& options = {});
+               const Mesh& mesh, Device& device, const ShardedModelOptions& options = {});
   ~ShardedModel();
 
   Stream& compute() { return *compute_; }
@@ -77,7 +75,7 @@ class ShardedModel {
   Device& device() { return device_; }
   const ParamLayout& layout() const { return *layout_; }
   DType dtype() const { return dtype_; }
-  int rank() const { return data_parallel_.rank(); }
+  int rank() const { return mesh_.world().rank(); }
   /// Backward need not go below this block: no trainable parameter is there. block_count() when all
   /// are frozen.
   int first_trainable_block() const { return backward_down_to_; }
@@ -156,7 +154,7 @@ class ShardedModel {
 
   const Config& config_;
   Device& device_;
-  Communicator& data_parallel_;
+  const Mesh& mesh_;
   ShardedModelOptions options_;
   DType dtype_;
   ShardingPolicy policy_;
@@ -164,6 +162,7 @@ class ShardedModel {
   LossScaler scaler_;
   ZeroGroups groups_;
   std::unique_ptr<ParamLayout> layout_;
+  ModelPart part_;
   BucketPlan buckets_;
   FetchPlan training_plan_;
   int backward_down_to_ = 0;

@@ -39,7 +39,7 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
       edit(p.spec, copy.view().flat(p.offset, p.numel()).reshaped(p.spec.shape));
     }
     if (writer < 0) continue;
-    data_parallel_.broadcast(*compute_, copy.view(), writer);
+    mesh_.group(Axis::zero).broadcast(*compute_, copy.view(), writer);
     store_->store_whole(unit, copy.view());
     if (!layout_->unit(unit).frozen) {
       for (int index : parameters) optimizer_->refresh_master(index);

@@ -60,17 +60,17 @@ StepOutcome ShardedModel::step(int micro_batches) {
 StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
   times_.stop(*compute_);
   ++skipped_steps_;
-  const std::string cause =
-      concat(report.bad_is_nan ? "NaN" : "inf", " in the averaged gradient of ",
-             report.bad_parameter < 0 ? std::string("a parameter")
-                                      : layout_->parameter(report.bad_parameter).spec.name,
-             ", in the shard of rank ", report.bad_rank,
-             report.bad_loss_rank < 0
-                 ? std::string()
-                 : concat("; the loss of rank ", report.bad_loss_rank, " is not finite either"));
+  const std::string cause = concat(
+      report.bad_is_nan ? "NaN" : "inf", " in the averaged gradient of ",
+      report.bad_parameter < 0 ? std::string("a parameter")
+                               : part_.names[static_cast<std::size_t>(report.bad_parameter)],
+      ", in the shard of ", mesh_.describe(report.bad_rank),
+      report.bad_loss_rank < 0 ? std::string()
+                               : concat("; the loss of ", mesh_.describe(report.bad_loss_rank),
+                                        " is not finite either"));
   const std::string scale =
       scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", scaler_.scale()) : "";
-  if (data_parallel_.rank() == 0) {
+  if (mesh_.leads()) {
     log_warning(concat("step ", applied_steps_ + skipped_steps_, " skipped: ", cause, scale));
   }
   if (++consecutive_skips_ >= options_.max_consecutive_skips) {

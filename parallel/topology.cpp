@@ -15,19 +15,26 @@ const char* name_of(Axis axis) {
       return "tp";
     case Axis::pp:
       return "pp";
+    case Axis::sp:
+      return "sp";
     case Axis::model:
       return "model";
+    case Axis::zero:
+      return "zero";
+    case Axis::stage:
+      return "stage";
   }
   return "";
 }
 
 Topology::Topology(int world_size, const GridDegrees& degrees) : degrees_(degrees) {
-  const std::int64_t product = std::int64_t{degrees.dp} * degrees.tp * degrees.pp;
-  if (degrees.dp < 1 || degrees.tp < 1 || degrees.pp < 1 || product != world_size)
+  const auto& [dp, tp, pp, sp] = degrees;
+  const std::int64_t product = std::int64_t{dp} * tp * pp * sp;
+  if (dp < 1 || tp < 1 || pp < 1 || sp < 1 || product != world_size)
     throw_invalid(
-        concat("parallel degrees must be positive and multiply to the number of ranks: dp ",
-               degrees.dp, " x tp ", degrees.tp, " x pp ", degrees.pp, " = ", product,
-               ", but there are ", world_size, " ranks"));
+        concat("parallel degrees must be positive and multiply to the number of ranks: dp ", dp,
+               " x tp ", tp, " x pp ", pp, sp == 1 ? std::string() : concat(" x sp ", sp), " = ",
+               product, ", but there are ", world_size, " ranks"));
 }
 
 Topology Topology::with_rest_as_dp(int world_size, int tp, int pp) {
@@ -35,7 +42,7 @@ Topology Topology::with_rest_as_dp(int world_size, int tp, int pp) {
   if (tp < 1 || pp < 1 || world_size < 1 || world_size % model != 0)
     throw_invalid(concat("tp ", tp, " x pp ", pp, " = ", model, " must divide the ", world_size,
                          " ranks, so that the rest can be data parallel"));
-  return Topology(world_size, {static_cast<int>(world_size / model), tp, pp});
+  return Topology(world_size, {.dp = static_cast<int>(world_size / model), .tp = tp, .pp = pp});
 }
 
 int Topology::degree(Axis axis) const {
@@ -46,8 +53,14 @@ int Topology::degree(Axis axis) const {
       return degrees_.tp;
     case Axis::pp:
       return degrees_.pp;
+    case Axis::sp:
+      return degrees_.sp;
     case Axis::model:
       return degrees_.tp * degrees_.pp;
+    case Axis::zero:
+      return degrees_.dp * degrees_.sp;
+    case Axis::stage:
+      return degrees_.dp * degrees_.sp * degrees_.tp;
   }
   return 0;
 }
@@ -59,18 +72,24 @@ void Topology::check_rank(int rank) const {
 
 Topology::Coordinates Topology::coordinates(int rank) const {
   check_rank(rank);
-  return {rank / degrees_.tp % degrees_.dp, rank % degrees_.tp, rank / (degrees_.tp * degrees_.dp)};
+  const auto& [dp, tp, pp, sp] = degrees_;
+  return {.dp = rank / (tp * sp) % dp,
+          .tp = rank % tp,
+          .pp = rank / (tp * sp * dp),
+          .sp = rank / tp % sp};
 }
 
 int Topology::rank_of(const Coordinates& place) const {
-  return (place.pp * degrees_.dp + place.dp) * degrees_.tp + place.tp;
+  return ((place.pp * degrees_.dp + place.dp) * degrees_.sp + place.sp) * degrees_.tp + place.tp;
 }
 
 int Topology::color(Axis axis, int rank) const {
   // The lowest rank of the group: its coordinates along the axis set to zero.
   Coordinates place = coordinates(rank);
-  if (axis == Axis::dp) place.dp = 0;
-  if (axis == Axis::tp || axis == Axis::model) place.tp = 0;
+  const bool data = axis == Axis::zero || axis == Axis::stage;
+  if (axis == Axis::dp || data) place.dp = 0;
+  if (axis == Axis::sp || data) place.sp = 0;
+  if (axis == Axis::tp || axis == Axis::model || axis == Axis::stage) place.tp = 0;
   if (axis == Axis::pp || axis == Axis::model) place.pp = 0;
   return rank_of(place);
 }
@@ -98,7 +117,16 @@ int Topology::pipeline_neighbor(int rank, int direction) const {
 
 std::string Topology::describe(int rank) const {
   const Coordinates place = coordinates(rank);
-  return concat("rank ", rank, " (dp ", place.dp, ", tp ", place.tp, ", pp ", place.pp, ")");
+  std::string text;
+  const auto add = [&](Axis axis, int at) {
+    if (degree(axis) > 1) text += concat(text.empty() ? "" : ", ", name_of(axis), " ", at);
+  };
+  add(Axis::dp, place.dp);
+  add(Axis::tp, place.tp);
+  add(Axis::pp, place.pp);
+  add(Axis::sp, place.sp);
+  const bool only_dp = degrees_.dp == world_size();
+  return only_dp ? concat("rank ", rank) : concat("rank ", rank, " (", text, ")");
 }
 
 Subgroups::Subgroups(int group_size, int shard_size, const std::string& purpose)

@@ -1,40 +1,46 @@
-// Which rank has which place in the grid of data, tensor and pipeline parallelism, and who shares a
-// group with whom. Pure arithmetic; Communicator::split makes the groups real from color() and the
-// rank as key.
+// Which rank has which place in the grid of data, tensor, pipeline and sequence parallelism, and
+// who shares a group with whom. Pure arithmetic; a Mesh makes the groups real.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
 namespace zero3d {
 
-/// A process axis; `model` joins tensor and pipeline: the ranks that together hold one replica.
-enum class Axis { dp, tp, pp, model };
+/// A direction of the grid, or several joined: `model` (tp, pp) are the ranks that together hold
+/// one replica of the parameters, `zero` (dp, sp) those that hold the same piece of them, which
+/// ZeRO may shard, and `stage` (dp, sp, tp) those with the same blocks.
+enum class Axis { dp, tp, pp, sp, model, zero, stage };
+inline constexpr std::array kAxes = {Axis::dp,    Axis::tp,   Axis::pp,   Axis::sp,
+                                     Axis::model, Axis::zero, Axis::stage};
 const char* name_of(Axis axis);
 
 struct GridDegrees {
   int dp = 1;
   int tp = 1;
   int pp = 1;
+  int sp = 1;
 };
 
-/// The grid (pp, dp, tp), the last axis fastest, as DeepSpeed numbers ranks:
-/// rank = (pp_rank * dp + dp_rank) * tp + tp_rank.
+/// The grid (pp, dp, sp, tp), the last axis fastest, as DeepSpeed numbers ranks:
+/// rank = ((pp_rank * dp + dp_rank) * sp + sp_rank) * tp + tp_rank.
 class Topology {
  public:
   struct Coordinates {
     int dp = 0;
     int tp = 0;
     int pp = 0;
+    int sp = 0;
     friend bool operator==(const Coordinates&, const Coordinates&) = default;
   };
 
-  /// Throws Error(kInvalid) with the product unless dp x tp x pp == world_size, all positive.
+  /// Throws Error(kInvalid) with the product unless dp x tp x pp x sp == world_size, all positive.
   Topology(int world_size, const GridDegrees& degrees);
   /// dp is what tp and pp leave of the world. Throws Error(kInvalid) when they do not divide it.
   static Topology with_rest_as_dp(int world_size, int tp, int pp);
 
-  int world_size() const { return degrees_.dp * degrees_.tp * degrees_.pp; }
+  int world_size() const { return degrees_.dp * degrees_.tp * degrees_.pp * degrees_.sp; }
   const GridDegrees& degrees() const { return degrees_; }
   int degree(Axis axis) const;
 
@@ -46,10 +52,11 @@ class Topology {
   std::vector<std::vector<int>> groups(Axis axis) const;
   /// Equal for the ranks of one group along `axis`, different between groups.
   int color(Axis axis, int rank) const;
-  /// The rank of the pipeline stage before (-1) or after (+1) with the same dp and tp place; -1
+  /// The rank of the pipeline stage before (-1) or after (+1) with the same place otherwise; -1
   /// past either end.
   int pipeline_neighbor(int rank, int direction) const;
-  /// "rank 5 (dp 1, tp 1, pp 0)".
+  /// "rank 5 (dp 1, tp 1)": its place along the axes that there are; "rank 5" when dp is the only
+  /// one.
   std::string describe(int rank) const;
 
  private:

@@ -31,7 +31,7 @@ MicroBatch view_of(const Batch& batch) {
   const auto view = [&](const std::vector<std::int32_t>& values) {
     return ConstView(reinterpret_cast<const std::byte*>(values.data()), DType::i32, shape);
   };
-  return {view(batch.tokens), view(batch.targets)};
+  return {view(batch.tokens), view(batch.targets), batch.first_in_step};
 }
 
 /// Freezing and weight decay by name, as the command line asks.
@@ -58,6 +58,10 @@ std::string describe_binding(Communicator& world, const std::string& cpus) {
   return text;
 }
 
+GridDegrees grid(const ParallelDegrees& degrees) {
+  return {degrees.dp, degrees.tp, degrees.pp, degrees.sp};
+}
+
 /// The largest value of all ranks.
 std::int64_t maximum(Communicator& world, std::int64_t value) {
   std::int64_t result = value;
@@ -72,7 +76,7 @@ class RankRun {
       : plan_(plan),
         request_(plan.request),
         config_(plan.loaded.config),
-        world_(world),
+        mesh_(world, grid(config_.degrees)),
         module_(build_model(plan.model)) {
     CpuDeviceOptions options;
     options.rank = world.rank();
@@ -86,7 +90,7 @@ class RankRun {
     engine.sequence_length = plan.sequence_length;
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
-    engine_ = std::make_unique<Engine>(config_, *module_, world, *device_, engine);
+    engine_ = std::make_unique<Engine>(config_, *module_, mesh_, *device_, engine);
     memory_ =
         engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan.sequence_length);
     memory_.require_within(plan.device_memory);
@@ -121,18 +125,18 @@ class RankRun {
   }
 
  private:
-  bool leads() const { return world_.rank() == 0; }
+  bool leads() const { return mesh_.leads(); }
 
   BatchSplit split() const {
     return {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps,
-            config_.degrees.dp};
+            mesh_.size(Axis::dp)};
   }
 
   StepResult train_step(Sampler& sampler) {
     std::vector<Batch> batches;
     std::vector<MicroBatch> views;
     for (std::int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
-      batches.push_back(sampler.read(micro, world_.rank()));
+      batches.push_back(sampler.read(micro, mesh_.rank(Axis::dp)));
     for (const Batch& batch : batches) views.push_back(view_of(batch));
     sampler.advance();
     return engine_->train_batch(views);
@@ -165,19 +169,19 @@ class RankRun {
 
   /// The highest the process will go: its ranks' plans beside what it holds without them.
   std::int64_t process_bytes() const {
-    const int ranks = launched_by_mpi() ? 1 : world_.size();
+    const int ranks = launched_by_mpi() ? 1 : mesh_.world().size();
     return plan_.resident_bytes + ranks * (memory_.total() + kRankOverhead);
   }
 
   void evaluate_at(std::int64_t step, MetricsFile& metrics) {
     Sampler sampler(*plan_.eval_data,
-                    {config_.train_micro_batch_size_per_gpu, 1, config_.degrees.dp}, {});
+                    {config_.train_micro_batch_size_per_gpu, 1, mesh_.size(Axis::dp)}, {});
     const std::int64_t per_step = sampler.split().samples_per_step();
     const std::int64_t count =
         std::clamp(plan_.eval_data->samples() / per_step, std::int64_t{1}, kEvalMicroBatches);
     std::vector<Batch> batches;
     for (std::int64_t i = 0; i < count; ++i) {
-      batches.push_back(sampler.read(0, world_.rank()));
+      batches.push_back(sampler.read(0, mesh_.rank(Axis::dp)));
       sampler.advance();
     }
     std::vector<MicroBatch> views;
@@ -206,8 +210,8 @@ class RankRun {
   }
 
   void summarise() {
-    const std::int64_t device_peak = maximum(world_, device_->memory().use().peak);
-    const std::int64_t host_peak = maximum(world_, device_->host_memory().use().peak);
+    const std::int64_t device_peak = maximum(mesh_.world(), device_->memory().use().peak);
+    const std::int64_t host_peak = maximum(mesh_.world(), device_->host_memory().use().peak);
     if (!leads()) return;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -250,7 +254,7 @@ class RankRun {
   const TrainPlan& plan_;
   const TrainRequest& request_;
   const Config& config_;
-  Communicator& world_;
+  const Mesh mesh_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;

@@ -1,32 +1,20 @@
 #include "zero3d/engine/zero/groups.h"
 
-#include "zero3d/core/error.h"
-#include "zero3d/core/text.h"
-
 namespace zero3d {
-namespace {
 
-void require_divides(const char* what, int part, int whole, const char* key) {
-  if (part >= 1 && whole % part == 0) return;
-  throw_invalid(concat(what, " of ", part, " ranks does not divide the ", whole,
-                       " it is taken from; change ", key));
-}
-
-}  // namespace
-
-ZeroGroups make_zero_groups(Communicator& data_parallel, const ZeroGroupSizes& sizes) {
-  require_divides("a shard group", sizes.shard, data_parallel.size(),
-                  "zero_optimization.mics_shard_size");
-  require_divides("a secondary partition", sizes.secondary, sizes.shard,
-                  "zero_optimization.zero_hpz_partition_size");
-  const int rank = data_parallel.rank();
+ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes) {
+  Communicator& all = mesh.group(Axis::zero);
+  const int rank = all.rank();
+  const Subgroups shards(all.size(), sizes.shard, "zero_optimization.mics_shard_size");
+  const Subgroups secondary(sizes.shard, sizes.secondary,
+                            "zero_optimization.zero_hpz_partition_size");
   ZeroGroups groups;
-  groups.data_parallel = &data_parallel;
-  groups.gather = data_parallel.split(rank / sizes.shard, rank);
-  groups.shard = data_parallel.split(rank / sizes.shard, rank);
-  groups.replica = data_parallel.split(rank % sizes.shard, rank);
+  groups.data_parallel = &all;
+  groups.gather = all.split(shards.shard_color(rank), rank);
+  groups.shard = all.split(shards.shard_color(rank), rank);
+  groups.replica = all.split(shards.replica_color(rank), rank);
   if (sizes.secondary > 1)
-    groups.secondary = groups.gather->split(groups.gather->rank() / sizes.secondary, rank);
+    groups.secondary = groups.gather->split(secondary.shard_color(groups.gather->rank()), rank);
   return groups;
 }
 

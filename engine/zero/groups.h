@@ -3,15 +3,15 @@
 
 #include <memory>
 
-#include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
 
-/// Every data-parallel rank is in one shard group (its rank there is the shard it owns) and one
-/// replica group (the ranks that own the same shard). Stages 1-3 shard over all; stage 0 over a
-/// group of one; MiCS over consecutive ranks.
+/// Every rank of the mesh's `zero` groups, who hold the same piece of the model, is in one shard
+/// group (its rank there is the shard it owns) and one replica group (the ranks that own the same
+/// shard). Stages 1-3 shard over all; stage 0 over a group of one; MiCS over consecutive ranks.
 struct ZeroGroups {
-  Communicator* data_parallel = nullptr;    ///< All replicas of the model; not owned.
+  Communicator* data_parallel = nullptr;    ///< The mesh's `zero` group; not owned.
   std::unique_ptr<Communicator> gather;     ///< The shard group, for the gather stream: parameters.
   std::unique_ptr<Communicator> shard;      ///< The shard group, for the reduce stream: gradients.
   std::unique_ptr<Communicator> replica;    ///< Sums the reduced shards.
@@ -24,8 +24,7 @@ struct ZeroGroupSizes {
   int secondary = 1;  ///< hpZ: ranks the secondary copy is cut over; 1: none.
 };
 
-/// Collective over `data_parallel`. Throws Error(kInvalid) when a size does not divide the group
-/// above it.
-ZeroGroups make_zero_groups(Communicator& data_parallel, const ZeroGroupSizes& sizes);
+/// Collective. Throws Error(kInvalid) when a size does not divide the group above it.
+ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes);
 
 }  // namespace zero3d

@@ -22,7 +22,7 @@ std::vector<Tile> plan_tiles(const ParamLayout& layout, std::int64_t tile_elemen
   return tiles;
 }
 
-ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, const ModelPart& part,
                                    ParameterStore& parameters, const OptimizerSetup& setup,
                                    const ShardedOptimizerOptions& options, Stream& compute)
     : device_(device),
@@ -45,7 +45,7 @@ ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, Ze
     units.push_back(std::move(shape));
   }
   states_ = make_device_state_store(device, compute, units);
-  tensor_norms_ = std::make_unique<TensorNormStep>(device, layout, groups, setup);
+  tensor_norms_ = std::make_unique<TensorNormStep>(device, layout, part, setup);
 }
 
 ShardedOptimizer::~ShardedOptimizer() = default;

@@ -8,7 +8,7 @@
 
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
-#include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/model_part.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/engine/zero/state_store.h"
 #include "zero3d/optim/update_rule.h"
@@ -24,7 +24,7 @@ struct ShardedOptimizerOptions {
 
 class ShardedOptimizer {
  public:
-  ShardedOptimizer(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+  ShardedOptimizer(Device& device, const ParamLayout& layout, const ModelPart& part,
                    ParameterStore& parameters, const OptimizerSetup& setup,
                    const ShardedOptimizerOptions& options, Stream& compute);
 

@@ -15,25 +15,26 @@ struct StepReporter::Part {
   std::int32_t bad_is_nan = 0;
 };
 
-StepReporter::StepReporter(Device& device, const ParamLayout& layout, ZeroGroups& groups)
-    : device_(device), layout_(layout), groups_(groups) {
+StepReporter::StepReporter(Device& device, const ParamLayout& layout, const ModelPart& part)
+    : device_(device), layout_(layout), model_part_(part), mesh_(*part.mesh) {
   std::int64_t blocks = 0;
   for (int unit = 0; unit < layout.unit_count(); ++unit) {
     if (layout.unit(unit).frozen) continue;
-    units_.push_back(unit);
     blocks += layout.unit(unit).shard / kernels::kNormBlock;
+    if (!part.owner[static_cast<std::size_t>(unit)]) continue;
+    units_.push_back(unit);
+    blocks_ += layout.unit(unit).shard / kernels::kNormBlock;
   }
   const auto bytes = static_cast<std::int64_t>(sizeof(Part));
   block_sums_ = Tensor(device.memory(), DType::f64, Shape{blocks}, "norm workspace");
   losses_ = Tensor(device.memory(), DType::f64, Shape{1}, "norm workspace");
   mine_ = Tensor(device.memory(), DType::u8, Shape{bytes}, "norm workspace");
-  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * groups.data_parallel->size()},
-                "norm workspace");
+  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * mesh_.world().size()}, "norm workspace");
 }
 
-std::int64_t StepReporter::exchange_bytes(int data_parallel_ranks) {
-  return static_cast<std::int64_t>(
-      sizeof(double) + sizeof(Part) * static_cast<std::size_t>(1 + data_parallel_ranks));
+std::int64_t StepReporter::exchange_bytes(int ranks) {
+  return static_cast<std::int64_t>(sizeof(double) +
+                                   sizeof(Part) * static_cast<std::size_t>(1 + ranks));
 }
 
 void StepReporter::add_loss(Stream& stream, const ConstView& loss) {
@@ -54,13 +55,13 @@ void StepReporter::find_non_finite(const double* sums, Part& part) const {
   std::int64_t block = 0;
   for (int unit : units_) {
     const std::int64_t shard = layout_.unit(unit).shard;
-    for (const ParameterRun& run : layout_.runs(unit, groups_.shard->rank() * shard, shard)) {
+    for (const ParameterRun& run : layout_.runs(unit, model_part_.shard * shard, shard)) {
       const std::int64_t first = block + run.offset / kernels::kNormBlock;
       const std::int64_t last =
           block + (run.offset + run.count + kernels::kNormBlock - 1) / kernels::kNormBlock;
       for (std::int64_t i = first; i < last; ++i) {
         if (std::isfinite(sums[i])) continue;
-        part.bad_parameter = run.parameter;
+        part.bad_parameter = model_part_.numbers[static_cast<std::size_t>(run.parameter)];
         part.bad_is_nan = std::isnan(sums[i]) ? 1 : 0;
         return;
       }
@@ -82,29 +83,27 @@ void StepReporter::sum_blocks(Stream& stream, GradientReducer& reducer) {
 StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int micro_batches,
                                   bool with_norm) {
   if (with_norm) sum_blocks(stream, reducer);
-  const View sums = block_sums_.view();
+  const View sums = block_sums_.view().flat(0, with_norm ? blocks_ : 0);
   const View losses = losses_.view();
   const View mine = mine_.view();
-  const bool counts = with_norm && groups_.replica->rank() == 0;
-  const bool has_loss = losses_started_;
+  const bool has_loss = losses_started_ && mesh_.counts_loss();
   stream.launch("norm of this rank", {reads(sums), reads(losses), writes(mine)},
-                [this, sums, losses, mine, counts, has_loss] {
+                [this, sums, losses, mine, has_loss] {
                   Part part;
                   const double* values = sums.as<double>();
-                  for (std::int64_t i = 0; counts && i < sums.numel(); ++i)
-                    part.squares.add(values[i]);
+                  for (std::int64_t i = 0; i < sums.numel(); ++i) part.squares.add(values[i]);
                   if (!part.squares.finite()) find_non_finite(values, part);
                   part.loss = has_loss ? *losses.as<double>() : 0;
                   std::memcpy(mine.data(), &part, sizeof part);
                 });
   const GatherSegment segment{mine_.view(), all_.view()};
-  groups_.data_parallel->all_gather(stream, {&segment, 1});
+  mesh_.world().all_gather(stream, {&segment, 1});
   Event done;
   stream.record(done);
   done.wait();
   losses_started_ = false;
   StepReport report = merge();
-  report.loss /= static_cast<double>(groups_.data_parallel->size()) * micro_batches;
+  report.loss /= static_cast<double>(mesh_.size(Axis::dp)) * micro_batches;
   if (!with_norm) report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   return report;
 }
@@ -114,7 +113,7 @@ StepReport StepReporter::merge() const {
   const ConstView all = device_.host_read(all_.view());
   StepReport report;
   ExactSum squares;
-  for (int rank = 0; rank < groups_.data_parallel->size(); ++rank) {
+  for (int rank = 0; rank < mesh_.world().size(); ++rank) {
     Part part;
     std::memcpy(&part, all.data() + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
     squares.add(part.squares);

@@ -10,8 +10,7 @@
 #include "zero3d/core/exact_sum.h"
 #include "zero3d/device/device.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
-#include "zero3d/engine/zero/groups.h"
-#include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/model_part.h"
 
 namespace zero3d {
 
@@ -20,22 +19,23 @@ struct StepReport {
                              ///< inf or NaN if any element is.
   double loss = 0;  ///< Mean over micro-batches and data-parallel ranks of each micro-batch's mean.
   bool finite = true;       ///< Every gradient element is.
-  int bad_parameter = -1;   ///< Index into the layout of the first that is not.
-  int bad_rank = -1;        ///< A data-parallel rank whose shard holds it.
+  int bad_parameter = -1;   ///< Place in ModelPart::names of the first that is not.
+  int bad_rank = -1;        ///< The first rank of the world whose shard holds it.
   bool bad_is_nan = false;  ///< NaN rather than inf.
   int bad_loss_rank = -1;   ///< The first rank whose loss is not finite: where it came from.
 };
 
-/// Collects this rank's part on streams and exchanges it. The norm is summed over owners: each
-/// element of a unit is counted by the one rank that owns its shard (the first replica's). Squares
+/// Collects this rank's part on streams and exchanges it with all ranks of the mesh. The norm is
+/// summed over owners (ModelPart), the loss over the ranks that Mesh::counts_loss names. Squares
 /// are added in fp64 by blocks of 1,024 and those exactly (ExactSum), so the norm is the same bits
 /// however units are cut.
 class StepReporter {
  public:
-  StepReporter(Device& device, const ParamLayout& layout, ZeroGroups& groups);
+  /// The referred objects must outlive this.
+  StepReporter(Device& device, const ParamLayout& layout, const ModelPart& part);
 
   /// Device bytes of the exchange itself, beside the block sums.
-  static std::int64_t exchange_bytes(int data_parallel_ranks);
+  static std::int64_t exchange_bytes(int ranks);
 
   /// Enqueues on `stream`: adds this micro-batch's mean loss, loss[0] / loss[1] (0 when no token
   /// counted).
@@ -54,12 +54,14 @@ class StepReporter {
 
   Device& device_;
   const ParamLayout& layout_;
-  ZeroGroups& groups_;
-  std::vector<int> units_;  ///< Trainable, in order.
-  Tensor block_sums_;       ///< f64, one per 1,024 elements of the shards.
-  Tensor losses_;           ///< f64 [1]: this rank's sum of mean losses.
-  Tensor mine_;             ///< Part, as bytes.
-  Tensor all_;              ///< Parts of all data-parallel ranks.
+  const ModelPart& model_part_;
+  const Mesh& mesh_;
+  std::vector<int> units_;   ///< Trainable and of this rank to count, in order.
+  std::int64_t blocks_ = 0;  ///< Of their shards.
+  Tensor block_sums_;        ///< f64, one per 1,024 elements of the shards.
+  Tensor losses_;            ///< f64 [1]: this rank's sum of mean losses.
+  Tensor mine_;              ///< Part, as bytes.
+  Tensor all_;               ///< Parts of all ranks.
   bool losses_started_ = false;
 };
 

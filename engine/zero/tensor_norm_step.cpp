@@ -24,9 +24,13 @@ ExactSum load_sum(const std::byte* bytes, std::size_t index) {
 
 }  // namespace
 
-TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const ModelPart& part,
                                const OptimizerSetup& setup)
-    : layout_(layout), groups_(groups), setup_(setup), place_(layout.parameters().size(), -1) {
+    : layout_(layout),
+      part_(part),
+      stage_(part.mesh->group(Axis::stage)),
+      setup_(setup),
+      place_(layout.parameters().size(), -1) {
   std::int64_t direction = 0;
   for (int unit = 0; unit < layout.unit_count(); ++unit) {
     const Unit& entry = layout.unit(unit);
@@ -36,8 +40,7 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, ZeroGr
       place_[static_cast<std::size_t>(index)] = static_cast<int>(parameters_.size());
       parameters_.push_back(index);
     }
-    for (const ParameterRun& run :
-         layout.runs(unit, groups.shard->rank() * entry.shard, entry.shard)) {
+    for (const ParameterRun& run : layout.runs(unit, part.shard * entry.shard, entry.shard)) {
       const std::int64_t offset = direction + run.offset;
       runs_.push_back(
           {{unit, run.offset, run.count}, run.parameter, offset, offset / kernels::kNormBlock});
@@ -53,13 +56,12 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, ZeroGr
   direction_sums_ = Tensor(device.memory(), DType::f64, Shape{direction / kernels::kNormBlock},
                            "optimizer workspace");
   mine_ = Tensor(device.memory(), DType::u8, Shape{bytes}, "optimizer workspace");
-  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * groups.data_parallel->size()},
-                "optimizer workspace");
+  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * stage_.size()}, "optimizer workspace");
   norms_ = Tensor(device.memory(), DType::f64, Shape{pairs}, "optimizer workspace");
 }
 
 std::int64_t TensorNormStep::workspace_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
-                                             int data_parallel_ranks) {
+                                             int stage_ranks) {
   std::int64_t direction = 0;
   std::int64_t parameters = 0;
   for (const Unit& unit : layout.units()) {
@@ -67,7 +69,7 @@ std::int64_t TensorNormStep::workspace_bytes(const ParamLayout& layout, const Op
     direction += unit.shard;
     parameters += static_cast<std::int64_t>(unit.parameters.size());
   }
-  const auto sums = static_cast<std::int64_t>(sizeof(ExactSum)) * (1 + data_parallel_ranks) +
+  const auto sums = static_cast<std::int64_t>(sizeof(ExactSum)) * (1 + stage_ranks) +
                     static_cast<std::int64_t>(sizeof(double));
   return direction * static_cast<std::int64_t>(sizeof(float)) +
          2 * direction / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
@@ -87,14 +89,14 @@ void TensorNormStep::exchange_norms(Stream& compute) {
   const View norms = norms_.view();
   const ConstView parameter_sums = parameter_sums_.view();
   const ConstView direction_sums = direction_sums_.view();
-  const bool owner = groups_.replica->rank() == 0;
   compute.launch("norms of this rank", {reads(parameter_sums), reads(direction_sums), writes(mine)},
-                 [this, mine, parameter_sums, direction_sums, owner] {
+                 [this, mine, parameter_sums, direction_sums] {
                    std::vector<ExactSum> sums(2 * parameters_.size());
                    for (const Run& run : runs_) {
+                     if (!part_.owner[static_cast<std::size_t>(run.tile.unit)]) continue;
                      const auto place =
                          static_cast<std::size_t>(place_[static_cast<std::size_t>(run.parameter)]);
-                     for (std::int64_t i = 0; owner && i < blocks_of(run.tile.count); ++i) {
+                     for (std::int64_t i = 0; i < blocks_of(run.tile.count); ++i) {
                        sums[2 * place].add(parameter_sums.as<double>()[run.sums + i]);
                        sums[2 * place + 1].add(direction_sums.as<double>()[run.sums + i]);
                      }
@@ -102,8 +104,8 @@ void TensorNormStep::exchange_norms(Stream& compute) {
                    std::memcpy(mine.data(), sums.data(), mine.bytes());
                  });
   const GatherSegment segment{mine, all};
-  groups_.data_parallel->all_gather(compute, {&segment, 1});
-  const int ranks = groups_.data_parallel->size();
+  stage_.all_gather(compute, {&segment, 1});
+  const int ranks = stage_.size();
   compute.launch("norms of all ranks", {reads(all), writes(norms)}, [all, norms, ranks] {
     const auto count = static_cast<std::size_t>(norms.numel());
     for (std::size_t i = 0; i < count; ++i) {

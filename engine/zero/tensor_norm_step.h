@@ -8,8 +8,7 @@
 #include "zero3d/device/device.h"
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
-#include "zero3d/engine/zero/groups.h"
-#include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/model_part.h"
 #include "zero3d/engine/zero/sharded_optimizer.h"
 
 namespace zero3d {
@@ -17,7 +16,7 @@ namespace zero3d {
 class TensorNormStep {
  public:
   /// Allocates nothing when no group's rule needs norms.
-  TensorNormStep(Device& device, const ParamLayout& layout, ZeroGroups& groups,
+  TensorNormStep(Device& device, const ParamLayout& layout, const ModelPart& part,
                  const OptimizerSetup& setup);
 
   bool needed() const { return !runs_.empty(); }
@@ -27,7 +26,7 @@ class TensorNormStep {
   const std::vector<int>& units() const { return units_; }
   /// Device bytes of its workspace.
   static std::int64_t workspace_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
-                                      int data_parallel_ranks);
+                                      int stage_ranks);
 
  private:
   /// This rank's share of one parameter.
@@ -41,7 +40,8 @@ class TensorNormStep {
   void exchange_norms(Stream& compute);
 
   const ParamLayout& layout_;
-  ZeroGroups& groups_;
+  const ModelPart& part_;
+  Communicator& stage_;  ///< All ranks with these parameters, or pieces of them.
   const OptimizerSetup& setup_;
   std::vector<int> units_;
   std::vector<int> parameters_;  ///< Of its units; their place here names their norms.
@@ -51,7 +51,7 @@ class TensorNormStep {
   Tensor parameter_sums_;
   Tensor direction_sums_;
   Tensor mine_;   ///< Two ExactSum per parameter, as bytes.
-  Tensor all_;    ///< The same of all data-parallel ranks.
+  Tensor all_;    ///< The same of all ranks of the stage.
   Tensor norms_;  ///< f64 [parameters, 2].
 };
 

@@ -106,7 +106,8 @@ double train(zero3d::Communicator& world) {
   zero3d::CpuDeviceOptions device_options;
   device_options.rank = world.rank();
   const auto device = zero3d::make_cpu_device(device_options);
-  zero3d::ShardedModel model(loaded.config, parameters(), world, *device);
+  const zero3d::Mesh mesh(world);
+  zero3d::ShardedModel model(loaded.config, parameters(), mesh, *device);
   zero3d::Tensor loss(device->memory(), zero3d::DType::f32, {2}, "activations");
 
   Array points, heights;

@@ -100,7 +100,8 @@ TEST(Faults, ARankThatThrowsEndsAllWithItsCause) {
         CpuDeviceOptions options;
         options.rank = world.rank();
         const auto device = make_cpu_device(options);
-        Engine engine(config, module, world, *device);
+        const Mesh mesh(world);
+        Engine engine(config, module, mesh, *device);
         const TokenBatch batch(2, 1);
         const std::vector<MicroBatch> window(2, batch.view());
         for (; step < 4; ++step) engine.train_batch(window);
@@ -130,7 +131,8 @@ TEST(Faults, ARankReportsItsOwnFailureThoughItsGroupsEndedFirst) {
       }
       const ProbeModule module(std::move(blocks));
       const auto device = make_cpu_device({});
-      Engine engine(config, module, world, *device);
+      const Mesh mesh(world);
+      Engine engine(config, module, mesh, *device);
       const TokenBatch batch(2, 1);
       const MicroBatch view = batch.view();
       try {
@@ -151,7 +153,8 @@ TEST(Faults, ConfigurationsThatDifferAreRefusedOnEveryRank) {
         config_of(json_of(2, 1, "", world.rank() == 2 ? R"("reduce_bucket_size": 7)" : ""), 3);
     const auto module = build_model(nano_gpt2(true));
     const auto device = make_cpu_device({});
-    Engine engine(config, *module, world, *device);
+    const Mesh mesh(world);
+    Engine engine(config, *module, mesh, *device);
   });
   expect_all_end(endings, "rank 2 has another configuration than rank 0");
 }
@@ -162,7 +165,8 @@ TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
       const Config config = config_of(json_of(stage), 2);
       const auto module = build_model(nano_gpt2(world.rank() == 0));
       const auto device = make_cpu_device({});
-      Engine engine(config, *module, world, *device);
+      const Mesh mesh(world);
+      Engine engine(config, *module, mesh, *device);
     });
     expect_all_end(endings, "rank 1 has another model than rank 0");
   }
@@ -178,7 +182,8 @@ TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
         options.rank = world.rank();
         options.budget_bytes = budget;
         const auto device = make_cpu_device(options);
-        Engine engine(config, *module, world, *device);
+        const Mesh mesh(world);
+        Engine engine(config, *module, mesh, *device);
         const TokenBatch batch = nano_batch({world.rank(), 0, 0}, 2, 1, 2);
         const MicroBatch view = batch.view();
         engine.train_batch({&view, 1});
@@ -293,7 +298,8 @@ TEST(Faults, AModuleWithoutALossOrWithoutBlocksIsRefused) {
       const Config config = config_of(json_of(1), 2);
       const OneBlock module(empty ? nullptr : std::make_unique<OddBlock>(Shape{3}));
       const auto device = make_cpu_device({});
-      Engine engine(config, module, world, *device);
+      const Mesh mesh(world);
+      Engine engine(config, module, mesh, *device);
       const TokenBatch batch(2, 1);
       const MicroBatch view = batch.view();
       engine.train_batch({&view, 1});

@@ -23,15 +23,33 @@ TEST(Topology, TensorIsInnermostThenDataThenPipeline) {
   EXPECT_EQ(grid.pipeline_neighbor(10, 1), -1);
 }
 
+TEST(Topology, SequenceParallelRanksAreBetweenTensorAndData) {
+  const Topology grid(16, {.dp = 2, .tp = 2, .pp = 2, .sp = 2});
+  EXPECT_EQ(grid.group(Axis::tp, 0), (std::vector<int>{0, 1}));
+  EXPECT_EQ(grid.group(Axis::sp, 0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(grid.group(Axis::dp, 0), (std::vector<int>{0, 4}));
+  EXPECT_EQ(grid.group(Axis::pp, 0), (std::vector<int>{0, 8}));
+  EXPECT_EQ(grid.group(Axis::zero, 1), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(grid.group(Axis::stage, 9), (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(grid.describe(7), "rank 7 (dp 1, tp 1, pp 0, sp 1)");
+}
+
+TEST(Topology, OnlyAxesThatThereAreAreDescribed) {
+  EXPECT_EQ(Topology(4, {.dp = 4}).describe(3), "rank 3");
+  EXPECT_EQ(Topology(4, {.dp = 2, .tp = 2}).describe(3), "rank 3 (dp 1, tp 1)");
+  EXPECT_EQ(Topology(2, {.pp = 2}).describe(1), "rank 1 (pp 1)");
+}
+
 TEST(Topology, GroupsPartitionTheWorldAlongEveryAxis) {
   for (int dp = 1; dp <= 4; ++dp)
     for (int tp = 1; tp <= 4; ++tp)
       for (int pp = 1; pp <= 4; ++pp) {
-        const int world = dp * tp * pp;
-        const Topology grid(world, {dp, tp, pp});
+        const int sp = 1 + (dp + tp + pp) % 3;
+        const int world = dp * tp * pp * sp;
+        const Topology grid(world, {dp, tp, pp, sp});
         for (int rank = 0; rank < world; ++rank)
           EXPECT_EQ(grid.rank_of(grid.coordinates(rank)), rank);
-        for (const Axis axis : {Axis::dp, Axis::tp, Axis::pp, Axis::model}) {
+        for (const Axis axis : kAxes) {
           std::multiset<int> seen;
           for (const auto& group : grid.groups(axis)) {
             EXPECT_EQ(static_cast<int>(group.size()), grid.degree(axis)) << name_of(axis);

@@ -131,6 +131,7 @@ class RankRun {
     std::unique_ptr<Communicator> world = std::make_unique<Borrowed>(communicator);
     if (options.wrap) world = options.wrap(std::move(world));
     world_ = make_counting(std::move(world), counter_);
+    mesh_ = std::make_unique<Mesh>(*world_);
     CpuDeviceOptions device;
     device.rank = rank_;
     device.threads = options.threads;
@@ -138,7 +139,7 @@ class RankRun {
     device.jitter_seed = options.jitter_seed == 0 ? 0 : options.jitter_seed + rank_;
     device_ = make_cpu_device(device);
     module_ = options.make_module(rank_);
-    engine_ = std::make_unique<Engine>(config, *module_, *world_, *device_, options.engine);
+    engine_ = std::make_unique<Engine>(config, *module_, *mesh_, *device_, options.engine);
   }
 
   void run() {
@@ -209,6 +210,7 @@ class RankRun {
   Shared& shared_;
   CommCounter counter_;
   std::unique_ptr<Communicator> world_;
+  std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Engine> engine_;

@@ -1,0 +1,22 @@
+#include "zero3d/engine/zero/model_part.h"
+
+#include <numeric>
+
+namespace zero3d {
+
+ModelPart find_model_part(const ParamLayout& layout, const Mesh& mesh, const ZeroGroups& groups) {
+  ModelPart part;
+  part.mesh = &mesh;
+  part.shard = groups.shard->rank();
+  for (const LayoutParameter& parameter : layout.parameters())
+    part.names.push_back(parameter.spec.name);
+  part.numbers.resize(part.names.size());
+  std::iota(part.numbers.begin(), part.numbers.end(), 0);
+  for (const Unit& unit : layout.units()) {
+    const bool cut = layout.parameter(unit.parameters.front()).spec.split.dim >= 0;
+    part.owner.push_back(groups.replica->rank() == 0 && (cut || mesh.rank(Axis::tp) == 0));
+  }
+  return part;
+}
+
+}  // namespace zero3d
