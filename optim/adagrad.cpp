@@ -1,8 +1,8 @@
 #include "zero3d/optim/adagrad.h"
 
 #include "zero3d/core/text.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 
@@ -16,11 +16,12 @@ void Adagrad::update(Stream& stream, const GroupSettings& group, const StepConte
                      std::span<const UpdateSlice> slices) const {
   check_settings("Adagrad", group, context);
   const double lr = group.lr / (1 + static_cast<double>(context.step - 1) * options_.lr_decay);
-  const simd::AdagradConstants constants = {.factor = context.gradient_factor,
-                                            .lr = static_cast<float>(lr),
-                                            .eps = static_cast<float>(group.eps),
-                                            .weight_decay = static_cast<float>(group.weight_decay)};
-  launch_rule(stream, "adagrad", {.states = 1}, slices, {}, simd::kernels(isa_).adagrad, constants);
+  const kernels::AdagradConstants constants = {
+      .factor = context.gradient_factor,
+      .lr = static_cast<float>(lr),
+      .eps = static_cast<float>(group.eps),
+      .weight_decay = static_cast<float>(group.weight_decay)};
+  kernels::adagrad(stream, slices, constants, isa_);
 }
 
 }  // namespace zero3d

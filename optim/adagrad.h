@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -13,14 +13,14 @@ struct AdagradOptions {
   double initial_accumulator_value = 0;
   std::string state_name = "sum";  ///< torch's; DeepSpeed's CPU class says "exp_avg_sq".
   bool may_be_bf16 = false;        ///< DeepSpeed's CPU class.
-  std::optional<Isa> isa;
+  std::optional<kernels::Isa> isa;
 };
 
 /// g += wd * p; sum += g * g; p -= lr / (1 + (t - 1) * lr_decay) * (g / (sqrt(sum) + eps)).
 class Adagrad final : public UpdateRule {
  public:
   explicit Adagrad(AdagradOptions options)
-      : options_(std::move(options)), isa_(choose_isa(options_.isa)) {}
+      : options_(std::move(options)), isa_(kernels::choose_isa(options_.isa)) {}
   std::string name() const override { return "Adagrad"; }
   std::vector<StateSpec> states() const override {
     return {{options_.state_name, options_.may_be_bf16,
@@ -32,7 +32,7 @@ class Adagrad final : public UpdateRule {
 
  private:
   AdagradOptions options_;
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

@@ -3,12 +3,13 @@
 #include <cmath>
 
 #include "zero3d/core/text.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 
-Adam::Adam(AdamOptions options) : options_(std::move(options)), isa_(choose_isa(options_.isa)) {}
+Adam::Adam(AdamOptions options)
+    : options_(std::move(options)), isa_(kernels::choose_isa(options_.isa)) {}
 
 std::vector<StateSpec> Adam::states() const { return {{"exp_avg", true}, {"exp_avg_sq", true}}; }
 
@@ -28,7 +29,7 @@ void Adam::update(Stream& stream, const GroupSettings& group, const StepContext&
   const auto t = static_cast<double>(context.step);
   const double c1 = options_.bias_correction ? 1 - std::pow(group.beta1, t) : 1;
   const double c2 = options_.bias_correction ? 1 - std::pow(group.beta2, t) : 1;
-  simd::AdamConstants constants;
+  kernels::AdamConstants constants;
   constants.factor = context.gradient_factor;
   constants.one_minus_beta1 = static_cast<float>(1 - group.beta1);
   constants.one_minus_beta2 = static_cast<float>(1 - group.beta2);
@@ -37,9 +38,8 @@ void Adam::update(Stream& stream, const GroupSettings& group, const StepContext&
   constants.step_size = static_cast<float>(group.lr / c1);
   constants.decay =
       static_cast<float>(options_.decoupled ? group.lr * group.weight_decay : group.weight_decay);
-  const simd::KernelTable& table = simd::kernels(isa_);
-  launch_rule(stream, "adam", {.states = 2}, slices, {},
-              options_.decoupled ? table.adam_decoupled : table.adam_classic, constants);
+  constants.decoupled = options_.decoupled;
+  kernels::adam(stream, slices, constants, isa_);
 }
 
 }  // namespace zero3d

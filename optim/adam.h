@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -13,8 +13,8 @@ struct AdamOptions {
   bool decoupled =
       true;  ///< p -= lr * wd * p beside the step; else g += wd * p before the moments.
   bool bias_correction = true;
-  std::string name = "AdamW";  ///< As the configuration spells it, for messages.
-  std::optional<Isa> isa;      ///< See choose_isa().
+  std::string name = "AdamW";       ///< As the configuration spells it, for messages.
+  std::optional<kernels::Isa> isa;  ///< See choose_isa().
 };
 
 /// With t the step, c1 = 1 - beta1^t and c2 = 1 - beta2^t in double (1 without bias correction),
@@ -34,11 +34,11 @@ class Adam final : public UpdateRule {
   /// Throws Error(kInvalid) for betas outside [0, 1) or a step below 1.
   void update(Stream& stream, const GroupSettings& group, const StepContext& context,
               std::span<const UpdateSlice> slices) const override;
-  Isa isa() const { return isa_; }
+  kernels::Isa isa() const { return isa_; }
 
  private:
   AdamOptions options_;
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

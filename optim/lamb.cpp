@@ -1,12 +1,11 @@
 #include "zero3d/optim/lamb.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/elementwise.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 
@@ -28,27 +27,19 @@ void Lamb::prepare(Stream& stream, const GroupSettings& group, const StepContext
   check_fraction("Lamb", "beta1", group.beta1);
   check_fraction("Lamb", "beta2", group.beta2);
   ZERO3D_CHECK(slices.size() == scratch.size(), "one scratch per slice");
-  const simd::LambConstants constants = {.factor = context.gradient_factor,
-                                         .one_minus_beta1 = static_cast<float>(1 - group.beta1),
-                                         .one_minus_beta2 = static_cast<float>(1 - group.beta2),
-                                         .eps = static_cast<float>(group.eps),
-                                         .weight_decay = static_cast<float>(group.weight_decay),
-                                         .eps_inside_root = options_.eps_inside_sqrt};
+  const kernels::LambConstants constants = {.factor = context.gradient_factor,
+                                            .one_minus_beta1 = static_cast<float>(1 - group.beta1),
+                                            .one_minus_beta2 = static_cast<float>(1 - group.beta2),
+                                            .eps = static_cast<float>(group.eps),
+                                            .weight_decay = static_cast<float>(group.weight_decay),
+                                            .eps_inside_root = options_.eps_inside_sqrt};
   std::vector<View> directions;
   for (const Scratch& one : scratch) directions.push_back(one.direction);
-  launch_rule(stream, "lamb direction", {.states = 2, .master = LaunchShape::Master::read}, slices,
-              directions, simd::kernels(isa_).lamb, constants);
+  kernels::lamb_direction(stream, slices, directions, constants, isa_);
   for (std::size_t i = 0; i < slices.size(); ++i) {
     kernels::square_sums(stream, slices[i].master, scratch[i].parameter_sums);
     kernels::square_sums(stream, scratch[i].direction, scratch[i].direction_sums);
   }
-}
-
-double Lamb::trust_ratio(double parameter_squares, double direction_squares) const {
-  const double parameter = std::sqrt(parameter_squares);
-  const double direction = std::sqrt(direction_squares);
-  if (parameter == 0 || direction == 0) return 1;
-  return std::clamp(parameter / direction, options_.min_coeff, options_.max_coeff);
 }
 
 void Lamb::apply(Stream& stream, const GroupSettings& group, const StepContext& context,
@@ -62,22 +53,10 @@ void Lamb::apply(Stream& stream, const GroupSettings& group, const StepContext& 
     step_size *= std::sqrt(1 - std::pow(group.beta2, t)) / (1 - std::pow(group.beta1, t));
   std::vector<UpdateSlice> steps;
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    ZERO3D_CHECK(norms[i].numel() == 2, "two sums of squares per slice");
     steps.push_back({slices[i].master, scratch[i].direction, {}, slices[i].copy});
   }
-  // The norms are known only when the task runs.
-  std::vector<const double*> sums;
-  for (const ConstView& pair : norms) sums.push_back(pair.as<double>());
-  const auto loop = simd::kernels(isa_).descent;
-  launch_loop(
-      stream, "lamb step", {.reads_too = norms}, steps, {},
-      [this_ratio = *this, sums = std::move(sums), loop, step_size](
-          std::size_t slice, const simd::ElementArrays& arrays, std::int64_t begin,
-          std::int64_t end) {
-        const double ratio = this_ratio.trust_ratio(sums[slice][0], sums[slice][1]);
-        const simd::DescentConstants constants = {static_cast<float>(step_size * ratio), 0.0f};
-        loop(constants, arrays, begin, end);
-      });
+  kernels::lamb_step(stream, steps, norms, {step_size, options_.min_coeff, options_.max_coeff},
+                     isa_);
 }
 
 }  // namespace zero3d

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -14,7 +14,7 @@ struct LambOptions {
   bool eps_inside_sqrt = false;
   double max_coeff = 10.0;
   double min_coeff = 0.01;
-  std::optional<Isa> isa;
+  std::optional<kernels::Isa> isa;
 };
 
 /// m = beta1 * m + (1 - beta1) * g; v likewise of g * g;
@@ -24,7 +24,7 @@ struct LambOptions {
 /// States: exp_avg, exp_avg_sq.
 class Lamb final : public TensorNormRule {
  public:
-  explicit Lamb(LambOptions options) : options_(options), isa_(choose_isa(options.isa)) {}
+  explicit Lamb(LambOptions options) : options_(options), isa_(kernels::choose_isa(options.isa)) {}
   std::string name() const override { return "Lamb"; }
   std::vector<StateSpec> states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
   std::string description() const override;
@@ -38,12 +38,9 @@ class Lamb final : public TensorNormRule {
   void update(Stream& stream, const GroupSettings& group, const StepContext& context,
               std::span<const UpdateSlice> slices) const override;
 
-  /// From the sums of squares of a parameter and of its direction.
-  double trust_ratio(double parameter_squares, double direction_squares) const;
-
  private:
   LambOptions options_;
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

@@ -1,8 +1,8 @@
 #include "zero3d/optim/lion.h"
 
 #include "zero3d/core/text.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 
@@ -15,13 +15,13 @@ void Lion::update(Stream& stream, const GroupSettings& group, const StepContext&
   check_settings("Lion", group, context);
   check_fraction("Lion", "beta1", group.beta1);
   check_fraction("Lion", "beta2", group.beta2);
-  const simd::LionConstants constants = {
+  const kernels::LionConstants constants = {
       .factor = context.gradient_factor,
       .one_minus_beta1 = static_cast<float>(1 - group.beta1),
       .one_minus_beta2 = static_cast<float>(1 - group.beta2),
       .lr = static_cast<float>(group.lr),
       .decay = static_cast<float>(group.lr * group.weight_decay)};
-  launch_rule(stream, "lion", {.states = 1}, slices, {}, simd::kernels(isa_).lion, constants);
+  kernels::lion(stream, slices, constants, isa_);
 }
 
 }  // namespace zero3d

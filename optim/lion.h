@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -12,7 +12,7 @@ namespace zero3d {
 /// g. sign(0) = +1 on every device (DeepSpeed's CUDA kernel takes it as -1). State: exp_avg.
 class Lion final : public UpdateRule {
  public:
-  explicit Lion(std::optional<Isa> isa = std::nullopt) : isa_(choose_isa(isa)) {}
+  explicit Lion(std::optional<kernels::Isa> isa = std::nullopt) : isa_(kernels::choose_isa(isa)) {}
   std::string name() const override { return "Lion"; }
   std::vector<StateSpec> states() const override { return {{"exp_avg", true}}; }
   std::string description() const override;
@@ -20,7 +20,7 @@ class Lion final : public UpdateRule {
               std::span<const UpdateSlice> slices) const override;
 
  private:
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

@@ -6,8 +6,8 @@
 #include "zero3d/core/text.h"
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/gemm.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 namespace {
@@ -159,14 +159,13 @@ void Muon::blend(Stream& stream, const GroupSettings& group, const StepContext& 
                  std::span<const UpdateSlice> slices, std::span<const View> blended) const {
   check_settings("Muon", group, context);
   check_fraction("Muon", "momentum", group.momentum);
-  const simd::BlendConstants constants = {
+  const kernels::BlendConstants constants = {
       .factor = context.gradient_factor,
       .momentum = static_cast<float>(group.momentum),
       .one_minus_momentum = static_cast<float>(1 - group.momentum)};
   for (const View& view : blended)
     ZERO3D_CHECK(view.dtype() == DType::f32, "what is orthogonalised is fp32");
-  launch_rule(stream, "muon blend", {.states = 1, .master = LaunchShape::Master::none}, slices,
-              blended, simd::kernels(isa_).blend, constants);
+  kernels::muon_blend(stream, slices, blended, constants, isa_);
 }
 
 std::int64_t Muon::scratch_numel(const Shape& shape) const {
@@ -211,10 +210,10 @@ void Muon::orthogonalise(Stream& stream, const View& matrix, const View& scratch
 void Muon::update(Stream& stream, const GroupSettings& group, const StepContext& context,
                   std::span<const UpdateSlice> slices) const {
   check_settings("Muon", group, context);
-  const simd::DescentConstants constants = {
+  const kernels::DescentConstants constants = {
       .rate = static_cast<float>(group.lr * static_cast<double>(context.gradient_factor)),
       .decay = static_cast<float>(group.lr * group.weight_decay)};
-  launch_rule(stream, "muon step", {}, slices, {}, simd::kernels(isa_).descent, constants);
+  kernels::descent(stream, slices, constants, isa_);
 }
 
 }  // namespace zero3d

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -18,7 +18,7 @@ enum class NewtonSchulz {
 
 struct MuonOptions {
   NewtonSchulz method = NewtonSchulz::gram;
-  std::optional<Isa> isa;
+  std::optional<kernels::Isa> isa;
 };
 
 /// M = b * M + (1 - b) * G; blend = (1 - b) * G + b * M; U = orthogonalise(blend);
@@ -28,7 +28,7 @@ struct MuonOptions {
 /// sqrt(max(1, rows / columns)). All in fp32.
 class Muon final : public MatrixRule {
  public:
-  explicit Muon(MuonOptions options) : options_(options), isa_(choose_isa(options.isa)) {}
+  explicit Muon(MuonOptions options) : options_(options), isa_(kernels::choose_isa(options.isa)) {}
   std::string name() const override { return "Muon"; }
   std::vector<StateSpec> states() const override { return {{"momentum_buffer"}}; }
   std::string description() const override;
@@ -41,7 +41,7 @@ class Muon final : public MatrixRule {
 
  private:
   MuonOptions options_;
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

@@ -1,8 +1,8 @@
 #include "zero3d/optim/rmsprop.h"
 
 #include "zero3d/core/text.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 
@@ -22,19 +22,16 @@ std::string Rmsprop::description() const {
 void Rmsprop::update(Stream& stream, const GroupSettings& group, const StepContext& context,
                      std::span<const UpdateSlice> slices) const {
   check_settings("RMSprop", group, context);
-  const simd::RmspropConstants constants = {
+  const kernels::RmspropConstants constants = {
       .factor = context.gradient_factor,
       .lr = static_cast<float>(group.lr),
       .one_minus_alpha = static_cast<float>(1 - options_.alpha),
       .eps = static_cast<float>(group.eps),
       .weight_decay = static_cast<float>(group.weight_decay),
-      .momentum = static_cast<float>(group.momentum)};
-  const simd::KernelTable& table = simd::kernels(isa_);
-  const auto loop =
-      options_.centered
-          ? (options_.has_momentum ? table.rmsprop_centered_momentum : table.rmsprop_centered)
-          : (options_.has_momentum ? table.rmsprop_momentum : table.rmsprop);
-  launch_rule(stream, "rmsprop", {.states = states().size()}, slices, {}, loop, constants);
+      .momentum = static_cast<float>(group.momentum),
+      .has_momentum = options_.has_momentum,
+      .centered = options_.centered};
+  kernels::rmsprop(stream, slices, constants, isa_);
 }
 
 }  // namespace zero3d

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -12,7 +12,7 @@ struct RmspropOptions {
   double alpha = 0.99;
   bool has_momentum = false;
   bool centered = false;
-  std::optional<Isa> isa;
+  std::optional<kernels::Isa> isa;
 };
 
 /// g += wd * p; s = alpha * s + (1 - alpha) * g * g; centered: a = alpha * a + (1 - alpha) * g and
@@ -20,7 +20,8 @@ struct RmspropOptions {
 /// b + d and d = b; p -= lr * d. States: square_avg, then momentum_buffer and grad_avg where used.
 class Rmsprop final : public UpdateRule {
  public:
-  explicit Rmsprop(RmspropOptions options) : options_(options), isa_(choose_isa(options.isa)) {}
+  explicit Rmsprop(RmspropOptions options)
+      : options_(options), isa_(kernels::choose_isa(options.isa)) {}
   std::string name() const override { return "RMSprop"; }
   std::vector<StateSpec> states() const override;
   std::string description() const override;
@@ -29,7 +30,7 @@ class Rmsprop final : public UpdateRule {
 
  private:
   RmspropOptions options_;
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

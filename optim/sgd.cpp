@@ -1,8 +1,8 @@
 #include "zero3d/optim/sgd.h"
 
 #include "zero3d/core/text.h"
+#include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d {
 
@@ -22,15 +22,14 @@ void Sgd::update(Stream& stream, const GroupSettings& group, const StepContext& 
   check_settings("SGD", group, context);
   // The buffer starts as the first gradient, undampened; it is zero before.
   const double take = context.step == 1 ? 1 : 1 - options_.dampening;
-  const simd::SgdConstants constants = {.factor = context.gradient_factor,
-                                        .lr = static_cast<float>(group.lr),
-                                        .weight_decay = static_cast<float>(group.weight_decay),
-                                        .momentum = static_cast<float>(group.momentum),
-                                        .take = static_cast<float>(take),
-                                        .nesterov = options_.nesterov};
-  const simd::KernelTable& table = simd::kernels(isa_);
-  launch_rule(stream, "sgd", {.states = states().size()}, slices, {},
-              options_.has_momentum ? table.sgd_momentum : table.sgd, constants);
+  const kernels::SgdConstants constants = {.factor = context.gradient_factor,
+                                           .lr = static_cast<float>(group.lr),
+                                           .weight_decay = static_cast<float>(group.weight_decay),
+                                           .momentum = static_cast<float>(group.momentum),
+                                           .take = static_cast<float>(take),
+                                           .nesterov = options_.nesterov,
+                                           .has_momentum = options_.has_momentum};
+  kernels::sgd(stream, slices, constants, isa_);
 }
 
 }  // namespace zero3d

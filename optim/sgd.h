@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "zero3d/optim/isa.h"
+#include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -12,14 +12,14 @@ struct SgdOptions {
   bool has_momentum = false;  ///< Keeps a momentum buffer: momentum != 0 at the start.
   double dampening = 0;
   bool nesterov = false;
-  std::optional<Isa> isa;
+  std::optional<kernels::Isa> isa;
 };
 
 /// g += wd * p; with momentum: b = momentum * b + (1 - dampening) * g (b = g at step 1), then g =
 /// b, or g += momentum * b with nesterov; p -= lr * g. State: momentum_buffer, if any.
 class Sgd final : public UpdateRule {
  public:
-  explicit Sgd(SgdOptions options) : options_(options), isa_(choose_isa(options.isa)) {}
+  explicit Sgd(SgdOptions options) : options_(options), isa_(kernels::choose_isa(options.isa)) {}
   std::string name() const override { return "SGD"; }
   std::vector<StateSpec> states() const override;
   std::string description() const override;
@@ -28,7 +28,7 @@ class Sgd final : public UpdateRule {
 
  private:
   SgdOptions options_;
-  Isa isa_;
+  kernels::Isa isa_;
 };
 
 }  // namespace zero3d

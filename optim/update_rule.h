@@ -11,6 +11,7 @@
 
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
+#include "zero3d/kernels/optimizer.h"
 
 namespace zero3d {
 
@@ -31,15 +32,7 @@ struct GroupSettings {
   double momentum = 0;
 };
 
-/// A contiguous run of elements that this rank updates. All views have the same numel.
-struct UpdateSlice {
-  View master;  ///< f32 (bf16 or f16 with *_master_weights_and_grads): read and written.
-  ConstView
-      gradient;  ///< f32, bf16 or f16: the reduced, averaged gradient, still times the loss scale.
-  std::vector<View> states;  ///< rule.states().size() views, in that order, each f32 or bf16.
-  View copy;  ///< The training parameter to write round(master) to; undefined when master is the
-              ///< parameter.
-};
+using kernels::UpdateSlice;
 
 /// What one step is, the same for all slices.
 struct StepContext {

@@ -12,7 +12,6 @@
 #include "zero3d/device/device.h"
 #include "zero3d/device/parallel.h"
 #include "zero3d/optim/adam.h"
-#include "zero3d/optim/launch.h"
 
 namespace zero3d::tools {
 namespace {
@@ -46,7 +45,8 @@ std::int64_t parse_count(const std::string& text) {
 class Subject {
  public:
   Subject(const Options& options, std::int64_t numel, int threads)
-      : rule_({.isa = options.isa.empty() ? std::nullopt : std::optional(parse_isa(options.isa))}),
+      : rule_({.isa = options.isa.empty() ? std::nullopt
+                                          : std::optional(kernels::parse_isa(options.isa))}),
         device_(make_cpu_device(device_options(threads))),
         stream_(device_->create_stream("update")) {
     slice_.master = add(DType::f32, numel);
@@ -64,10 +64,7 @@ class Subject {
   }
   double time_null() {
     const UpdateSlice slices[] = {slice_};
-    return time([&] {
-      launch_rule(*stream_, "null update", {.states = 2}, slices, {},
-                  simd::kernels(rule_.isa()).null_update, simd::NullConstants{});
-    });
+    return time([&] { kernels::null_update(*stream_, slices, {}, rule_.isa()); });
   }
   /// Bytes read and written by one update.
   double bytes() const {

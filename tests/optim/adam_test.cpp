@@ -53,6 +53,7 @@ TEST(Adam, TypeAndModeDecideHowWeightsDecay) {
   expect_values(after_three_steps(rules_of("Adam", l2)), classic);
   EXPECT_NE(rules_of("Adam", l2).rule->description().find("classic"), std::string::npos);
   EXPECT_NE(rules_of("Adam", params).rule->description().find("decoupled"), std::string::npos);
+  EXPECT_NE(Adam({.isa = kernels::Isa::scalar}).description().find("scalar"), std::string::npos);
 
   const OptimizerRules contradictory = rules_of("AdamW", l2);
   expect_values(after_three_steps(contradictory), decoupled);

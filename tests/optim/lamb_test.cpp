@@ -129,15 +129,6 @@ TEST(Lamb, FollowsTheFormulaWhateverTheSlices) {
   }
 }
 
-TEST(Lamb, TrustRatioIsOneForZeroNorms) {
-  const Lamb rule(LambOptions{});
-  EXPECT_EQ(rule.trust_ratio(0, 4), 1);
-  EXPECT_EQ(rule.trust_ratio(4, 0), 1);
-  EXPECT_EQ(rule.trust_ratio(4, 1), 2);
-  EXPECT_EQ(rule.trust_ratio(1e6, 1), 10);
-  EXPECT_EQ(rule.trust_ratio(1, 1e8), 0.01);
-}
-
 TEST(Lamb, CannotBeUpdatedInOnePass) {
   const Lamb rule(LambOptions{});
   EXPECT_EQ(rule.needs(), RuleNeeds::tensor_norms);
