@@ -7,10 +7,10 @@
 namespace zero3d::kernels {
 namespace {
 
-cpu::SwigluArgs swiglu_args(const char* what, const ConstView& y, const ConstColumns& gate,
-                            const ConstColumns& up) {
+SwigluArgs swiglu_args(const char* what, const ConstView& y, const ConstColumns& gate,
+                       const ConstColumns& up) {
   require_float(what, "y", y);
-  cpu::SwigluArgs args;
+  SwigluArgs args;
   args.dtype = y.dtype();
   args.rows = y.shape().rows();
   args.width = y.shape().last();
@@ -27,8 +27,8 @@ void gelu_forward(Stream& stream, const ConstView& x, const View& y) {
   constexpr const char* kWhat = "gelu_forward";
   require_float(kWhat, "x", x);
   require_like(kWhat, "y", y, x);
-  const cpu::GeluArgs args{x.dtype(), x.numel(), x.data(), nullptr, y.data()};
-  dispatch(stream, kWhat, {reads(x), writes(y)}, [args] { cpu::gelu(args); });
+  const GeluArgs args{x.dtype(), x.numel(), x.data(), nullptr, y.data()};
+  dispatch(stream, kWhat, {reads(x), writes(y)}, {.cpu = cpu::gelu}, args);
 }
 
 void gelu_backward(Stream& stream, const ConstView& dy, const ConstView& x, const View& dx) {
@@ -36,23 +36,23 @@ void gelu_backward(Stream& stream, const ConstView& dy, const ConstView& x, cons
   require_float(kWhat, "x", x);
   require_like(kWhat, "dy", dy, x);
   require_like(kWhat, "dx", dx, x);
-  const cpu::GeluArgs args{x.dtype(), x.numel(), x.data(), dy.data(), dx.data()};
-  dispatch(stream, kWhat, {reads(dy), reads(x), writes(dx)}, [args] { cpu::gelu(args); });
+  const GeluArgs args{x.dtype(), x.numel(), x.data(), dy.data(), dx.data()};
+  dispatch(stream, kWhat, {reads(dy), reads(x), writes(dx)}, {.cpu = cpu::gelu}, args);
 }
 
 void swiglu_forward(Stream& stream, const ConstColumns& gate, const ConstColumns& up,
                     const View& y) {
   constexpr const char* kWhat = "swiglu_forward";
-  cpu::SwigluArgs args = swiglu_args(kWhat, y, gate, up);
+  SwigluArgs args = swiglu_args(kWhat, y, gate, up);
   args.y = y.data();
   dispatch(stream, kWhat, {reads(gate.matrix), reads(up.matrix), writes(y)},
-           [args] { cpu::swiglu_forward(args); });
+           {.cpu = cpu::swiglu_forward}, args);
 }
 
 void swiglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& gate,
                      const ConstColumns& up, const Columns& dgate, const Columns& dup) {
   constexpr const char* kWhat = "swiglu_backward";
-  cpu::SwigluArgs args = swiglu_args(kWhat, dy, gate, up);
+  SwigluArgs args = swiglu_args(kWhat, dy, gate, up);
   require_columns(kWhat, "dgate", dgate, args.dtype, args.rows, args.width);
   require_columns(kWhat, "dup", dup, args.dtype, args.rows, args.width);
   args.dy = dy.data();
@@ -61,29 +61,31 @@ void swiglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& ga
   dispatch(
       stream, kWhat,
       {reads(dy), reads(gate.matrix), reads(up.matrix), writes(dgate.matrix), writes(dup.matrix)},
-      [args] { cpu::swiglu_backward(args); });
+      {.cpu = cpu::swiglu_backward}, args);
 }
 
 void dropout(Stream& stream, const ConstView& x, float p, const RandomKey& key,
-             std::int64_t rows_per_sample, const ConstView& residual, const View& y) {
+             const SampleRows& rows, const ConstView& residual, const View& y) {
   constexpr const char* kWhat = "dropout";
   require_float(kWhat, "x", x);
   require_like(kWhat, "y", y, x);
   if (residual.defined()) require_like(kWhat, "residual", residual, x);
   require(p >= 0.0f && p <= 1.0f, kWhat, "expected a probability in [0, 1], but p is ", p);
-  const std::int64_t rows = x.shape().rows();
-  require(rows_per_sample > 0 && rows % rows_per_sample == 0, kWhat, "expected the ", rows,
-          " rows of x to be whole samples, but rows_per_sample is ", rows_per_sample);
-  cpu::DropoutArgs args;
+  const std::int64_t all = x.shape().rows();
+  require(rows.count > 0 && rows.first >= 0 && all % rows.count == 0, kWhat, "expected the ", all,
+          " rows of x to be whole samples, but a sample has ", rows.count, " from row ",
+          rows.first);
+  DropoutArgs args;
   args.dtype = x.dtype();
-  args.samples = rows / rows_per_sample;
-  args.per_sample = rows_per_sample * x.shape().last();
+  args.samples = all / rows.count;
+  args.per_sample = rows.count * x.shape().last();
+  args.first_element = rows.first * x.shape().last();
   args.p = p;
   args.key = key;
   args.x = x.data();
   args.residual = residual.data();
   args.y = y.data();
-  dispatch(stream, kWhat, {reads(x), reads(residual), writes(y)}, [args] { cpu::dropout(args); });
+  dispatch(stream, kWhat, {reads(x), reads(residual), writes(y)}, {.cpu = cpu::dropout}, args);
 }
 
 }  // namespace zero3d::kernels

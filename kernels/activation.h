@@ -4,6 +4,7 @@
 #include "zero3d/core/random.h"
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
+#include "zero3d/kernels/sample_rows.h"
 
 namespace zero3d::kernels {
 
@@ -20,9 +21,9 @@ void swiglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& ga
                      const ConstColumns& up, const Columns& dgate, const Columns& dup);
 
 /// y = x * keep / (1 - p) (+ residual if defined), where element e of row r (sample = key.sample +
-/// r / rows_per_sample) is kept iff its uniform number is at least p; e counts within the sample.
+/// r / rows.count) is kept iff its uniform number is at least p; e counts within the whole sample.
 /// Backward is the same call on dy.
 void dropout(Stream& stream, const ConstView& x, float p, const RandomKey& key,
-             std::int64_t rows_per_sample, const ConstView& residual, const View& y);
+             const SampleRows& rows, const ConstView& residual, const View& y);
 
 }  // namespace zero3d::kernels

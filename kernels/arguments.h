@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "zero3d/core/view.h"
-#include "zero3d/kernels/cpu/rows.h"
+#include "zero3d/kernels/args/rows.h"
 #include "zero3d/kernels/dispatch.h"
 
 namespace zero3d::kernels {
@@ -48,12 +48,12 @@ inline void require_columns(const char* what, const char* name, const ConstColum
 }
 
 /// What a back end gets of columns.
-inline cpu::ConstRows rows_of(const ConstColumns& columns) {
+inline ConstRows rows_of(const ConstColumns& columns) {
   return {columns.matrix.data() +
               static_cast<std::size_t>(columns.begin) * size_of(columns.matrix.dtype()),
           columns.stride()};
 }
-inline cpu::Rows rows_of(const Columns& columns) {
+inline Rows rows_of(const Columns& columns) {
   return {columns.matrix.data() +
               static_cast<std::size_t>(columns.begin) * size_of(columns.matrix.dtype()),
           columns.stride()};

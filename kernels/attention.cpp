@@ -17,12 +17,11 @@ void require_shape(const char* what, const AttentionShape& shape) {
           "expected a dropout in [0, 1], but it is ", shape.dropout);
 }
 
-cpu::AttentionArgs attention_args(const char* what, const AttentionShape& shape,
-                                  const ConstColumns& q, const ConstColumns& k,
-                                  const ConstColumns& v) {
+AttentionArgs attention_args(const char* what, const AttentionShape& shape, const ConstColumns& q,
+                             const ConstColumns& k, const ConstColumns& v) {
   require_shape(what, shape);
   require_float(what, "q's matrix", q.matrix);
-  cpu::AttentionArgs args;
+  AttentionArgs args;
   args.dtype = q.matrix.dtype();
   args.batch = shape.batch;
   args.seq = shape.seq;
@@ -31,6 +30,7 @@ cpu::AttentionArgs attention_args(const char* what, const AttentionShape& shape,
   args.head_dim = shape.head_dim;
   args.scale = shape.scale;
   args.dropout = shape.dropout;
+  args.head_offset = shape.head_offset;
   args.key = shape.key;
   const std::int64_t rows = shape.batch * shape.seq;
   require_columns(what, "q", q, args.dtype, rows, shape.heads * shape.head_dim);
@@ -48,7 +48,7 @@ void attention_forward(Stream& stream, const AttentionShape& shape, const ConstC
                        const ConstColumns& k, const ConstColumns& v, const Columns& out,
                        const View& lse) {
   constexpr const char* kWhat = "attention_forward";
-  cpu::AttentionArgs args = attention_args(kWhat, shape, q, k, v);
+  AttentionArgs args = attention_args(kWhat, shape, q, k, v);
   const std::int64_t rows = shape.batch * shape.seq;
   require_columns(kWhat, "out", out, args.dtype, rows, shape.heads * shape.head_dim);
   require_elements(kWhat, "lse", lse, DType::f32, rows * shape.heads);
@@ -56,7 +56,7 @@ void attention_forward(Stream& stream, const AttentionShape& shape, const ConstC
   args.lse = lse.as<float>();
   dispatch(stream, kWhat,
            {reads(q.matrix), reads(k.matrix), reads(v.matrix), writes(out.matrix), writes(lse)},
-           [args] { cpu::attention_forward(args); });
+           {.cpu = cpu::attention_forward}, args);
 }
 
 void attention_backward(Stream& stream, const AttentionShape& shape, const ConstColumns& dout,
@@ -64,7 +64,7 @@ void attention_backward(Stream& stream, const AttentionShape& shape, const Const
                         const ConstColumns& out, const ConstView& lse, const Columns& dq,
                         const Columns& dk, const Columns& dv, const View& scratch) {
   constexpr const char* kWhat = "attention_backward";
-  cpu::AttentionGradientArgs args;
+  AttentionGradientArgs args;
   args.forward = attention_args(kWhat, shape, q, k, v);
   const DType dtype = args.forward.dtype;
   const std::int64_t rows = shape.batch * shape.seq;
@@ -91,7 +91,7 @@ void attention_backward(Stream& stream, const AttentionShape& shape, const Const
       stream, kWhat,
       {reads(dout.matrix), reads(q.matrix), reads(k.matrix), reads(v.matrix), reads(out.matrix),
        reads(lse), writes(dq.matrix), writes(dk.matrix), writes(dv.matrix), writes(scratch)},
-      [args] { cpu::attention_backward(args); });
+      {.cpu = cpu::attention_backward}, args);
 }
 
 std::int64_t attention_backward_scratch(const AttentionShape& shape) {
@@ -100,7 +100,7 @@ std::int64_t attention_backward_scratch(const AttentionShape& shape) {
                                 shape.head_dim);
 }
 
-void rope(Stream& stream, const Columns& x, std::int64_t seq, std::int64_t head_dim,
+void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t head_dim,
           const ConstView& inverse_frequencies, float attention_scaling, bool inverse) {
   constexpr const char* kWhat = "rope";
   require_float(kWhat, "x's matrix", x.matrix);
@@ -108,22 +108,23 @@ void rope(Stream& stream, const Columns& x, std::int64_t seq, std::int64_t head_
   require(head_dim > 0 && head_dim % 2 == 0 && x.count % head_dim == 0, kWhat,
           "expected an even head_dim that divides the columns, but head_dim is ", head_dim,
           " and there are ", x.count, " columns");
-  require(seq > 0 && rows % seq == 0, kWhat, "expected seq to divide the ", rows,
-          " rows, but seq is ", seq);
+  require(seq.count > 0 && seq.first >= 0 && rows % seq.count == 0, kWhat,
+          "expected seq to divide the ", rows, " rows, but seq is ", seq.count, " from row ",
+          seq.first);
   require_columns(kWhat, "x", x, x.matrix.dtype(), rows, x.count);
   require_elements(kWhat, "inverse_frequencies", inverse_frequencies, DType::f32, head_dim / 2);
-  cpu::RopeArgs args;
+  RopeArgs args;
   args.dtype = x.matrix.dtype();
-  args.batch = rows / seq;
-  args.seq = seq;
+  args.batch = rows / seq.count;
+  args.seq = seq.count;
+  args.first_position = seq.first;
   args.heads = x.count / head_dim;
   args.head_dim = head_dim;
   args.x = rows_of(x);
   args.inverse_frequencies = inverse_frequencies.as<float>();
   args.attention_scaling = attention_scaling;
   args.inverse = inverse;
-  dispatch(stream, kWhat, {reads(inverse_frequencies), writes(x.matrix)},
-           [args] { cpu::rope(args); });
+  dispatch(stream, kWhat, {reads(inverse_frequencies), writes(x.matrix)}, {.cpu = cpu::rope}, args);
 }
 
 }  // namespace zero3d::kernels

@@ -6,6 +6,7 @@
 #include "zero3d/core/random.h"
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
+#include "zero3d/kernels/sample_rows.h"
 
 namespace zero3d::kernels {
 
@@ -18,6 +19,7 @@ struct AttentionShape {
   float scale = 0;    ///< Of the scores; usually 1 / sqrt(head_dim).
   float dropout = 0;  ///< Of the probabilities; key.layer and sample (= key.sample + batch row)
                       ///< name the numbers.
+  std::int64_t head_offset = 0;  ///< Heads before these in the whole model: dropout counts all.
   RandomKey key;
 };
 
@@ -38,10 +40,10 @@ void attention_backward(Stream& stream, const AttentionShape& shape, const Const
 std::int64_t attention_backward_scratch(const AttentionShape& shape);
 
 /// Rotary position embedding, in place, in the rotate-half convention of transformers: for each row
-/// t = row % seq and each head of `x`, pair (i, i + head_dim/2) turns by angle t *
-/// inverse_frequencies[i]; cos and sin are scaled by `attention_scaling` and rounded to x's dtype
+/// t = seq.first + row % seq.count and each head of `x`, pair (i, i + head_dim/2) turns by angle t
+/// * inverse_frequencies[i]; cos and sin are scaled by `attention_scaling` and rounded to x's dtype
 /// as transformers does. inverse: turn backwards (the gradient).
-void rope(Stream& stream, const Columns& x, std::int64_t seq, std::int64_t head_dim,
+void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t head_dim,
           const ConstView& inverse_frequencies, float attention_scaling, bool inverse);
 
 }  // namespace zero3d::kernels

@@ -1,18 +1,13 @@
 // The switch between back ends and the checks that kernels share.
 #include "zero3d/kernels/dispatch.h"
 
-#include "zero3d/device/device.h"
-
 namespace zero3d::kernels {
 
-void dispatch(Stream& stream, const char* what, std::span<const Access> accesses,
-              std::function<void()> cpu) {
-  if (stream.device().kind() != DeviceKind::cpu)
-    throw_invalid(concat(what, ": stream ", stream.name(), " belongs to ",
-                         stream.device().description(),
-                         ", but this build has kernels for CPU devices only; create the stream on "
-                         "a device of make_cpu_device"));
-  stream.launch(what, accesses, std::move(cpu));
+void throw_no_body(const Stream& stream, const char* what) {
+  throw_invalid(concat(what, ": stream ", stream.name(), " belongs to ",
+                       stream.device().description(),
+                       ", but this build has kernels for CPU devices only; create the stream on a "
+                       "device of make_cpu_device"));
 }
 
 std::string describe(const char* name, const ConstView& view) {

@@ -1,27 +1,47 @@
 // The only switch between back ends, and the argument checks that all kernels share. A public
-// kernel function checks shapes on the host, then dispatches: the back end's code runs later, as
-// one task of the stream.
+// kernel function checks shapes on the host, fills a struct of plain pointers and extents
+// (kernels/args), then dispatches: the back end's body runs later, in the stream's order.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "zero3d/core/text.h"
 #include "zero3d/core/view.h"
-#include "zero3d/device/stream.h"
+#include "zero3d/device/device.h"
 
 namespace zero3d::kernels {
 
-/// Enqueues `cpu` on a stream of a CPU device. Throws Error(kInvalid) for a device kind that this
+/// One kernel's bodies, one per back end.
+template <typename Args>
+struct Bodies {
+  void (*cpu)(const Args&) = nullptr;  ///< Runs as a task of the stream.
+};
+
+[[noreturn]] void throw_no_body(const Stream& stream, const char* what);
+
+/// Enqueues the body for the stream's device. Throws Error(kInvalid) for a device kind that this
 /// build has no kernels for.
+template <typename Args>
 void dispatch(Stream& stream, const char* what, std::span<const Access> accesses,
-              std::function<void()> cpu);
-inline void dispatch(Stream& stream, const char* what, std::initializer_list<Access> accesses,
-                     std::function<void()> cpu) {
-  dispatch(stream, what, std::span<const Access>(accesses.begin(), accesses.size()),
-           std::move(cpu));
+              const Bodies<std::type_identity_t<Args>>& bodies, Args args) {
+  switch (stream.device().kind()) {
+    case DeviceKind::cpu:
+      stream.launch(what, accesses, [body = bodies.cpu, args = std::move(args)] { body(args); });
+      return;
+    case DeviceKind::cuda:
+      break;
+  }
+  throw_no_body(stream, what);
+}
+template <typename Args>
+void dispatch(Stream& stream, const char* what, std::initializer_list<Access> accesses,
+              const Bodies<std::type_identity_t<Args>>& bodies, Args args) {
+  dispatch(stream, what, std::span<const Access>(accesses.begin(), accesses.size()), bodies,
+           std::move(args));
 }
 
 /// Throws Error(kInvalid) "what: <message parts>" unless `condition`. State expected and found. The

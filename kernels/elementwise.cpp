@@ -7,39 +7,42 @@
 namespace zero3d::kernels {
 namespace {
 
-void require_pair(const char* what, const ConstView& src, const View& dst) {
+PairArgs pair_args(const char* what, const ConstView& src, const View& dst) {
   require_float(what, "src", src);
   require_float(what, "dst", dst);
   require_same_numel(what, "src", src, "dst", dst);
+  return {src.data(), src.dtype(), src.numel(), dst.data(), dst.dtype()};
 }
 
 }  // namespace
 
 void convert(Stream& stream, const ConstView& src, const View& dst) {
-  require_pair("convert", src, dst);
-  dispatch(stream, "convert", {reads(src), writes(dst)}, [src, dst] {
-    cpu::convert(src.data(), src.dtype(), src.numel(), dst.data(), dst.dtype());
-  });
+  dispatch(stream, "convert", {reads(src), writes(dst)}, {.cpu = cpu::convert},
+           pair_args("convert", src, dst));
 }
 
 void add(Stream& stream, const ConstView& src, const View& dst) {
-  require_pair("add", src, dst);
-  dispatch(stream, "add", {reads(src), writes(dst)},
-           [src, dst] { cpu::add(src.data(), src.dtype(), src.numel(), dst.data(), dst.dtype()); });
+  dispatch(stream, "add", {reads(src), writes(dst)}, {.cpu = cpu::add}, pair_args("add", src, dst));
 }
 
 void scale(Stream& stream, const View& x, float factor) {
   require_float("scale", "x", x);
-  dispatch(stream, "scale", {writes(x)},
-           [x, factor] { cpu::scale(x.data(), x.dtype(), x.numel(), factor); });
+  const ScaleArgs args{x.data(), x.dtype(), x.numel(), factor};
+  dispatch(stream, "scale", {writes(x)}, {.cpu = cpu::scale}, args);
+}
+
+void fill(Stream& stream, const View& x, float value) {
+  require_float("fill", "x", x);
+  const ScaleArgs args{x.data(), x.dtype(), x.numel(), value};
+  dispatch(stream, "fill", {writes(x)}, {.cpu = cpu::fill}, args);
 }
 
 void square_sums(Stream& stream, const ConstView& x, const View& sums) {
   require_float("square_sums", "x", x);
   const std::int64_t blocks = (x.numel() + kNormBlock - 1) / kNormBlock;
   require_elements("square_sums", "sums (one per 1024 elements of x)", sums, DType::f64, blocks);
-  dispatch(stream, "square_sums", {reads(x), writes(sums)},
-           [x, sums] { cpu::square_sums(x.data(), x.dtype(), x.numel(), sums.as<double>()); });
+  const SquareSumsArgs args{x.data(), x.dtype(), x.numel(), sums.as<double>()};
+  dispatch(stream, "square_sums", {reads(x), writes(sums)}, {.cpu = cpu::square_sums}, args);
 }
 
 }  // namespace zero3d::kernels

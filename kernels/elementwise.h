@@ -12,6 +12,8 @@ void convert(Stream& stream, const ConstView& src, const View& dst);
 void add(Stream& stream, const ConstView& src, const View& dst);
 /// x = round(x * factor).
 void scale(Stream& stream, const View& x, float factor);
+/// x = round(value).
+void fill(Stream& stream, const View& x, float value);
 
 inline constexpr std::int64_t kNormBlock = 1024;
 /// sums[i] = sum of squares, in fp64 in one fixed tree, of elements [i * 1024, (i + 1) * 1024) of x

@@ -10,7 +10,7 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
                        const ConstView& positions, const View& out) {
   constexpr const char* kWhat = "embedding_forward";
   require_float(kWhat, "out", out);
-  cpu::EmbeddingArgs args;
+  EmbeddingArgs args;
   args.dtype = out.dtype();
   args.rows = out.shape().rows();
   args.width = out.shape().last();
@@ -29,7 +29,7 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
   args.positions = positions.data();
   args.out = out.data();
   dispatch(stream, kWhat, {reads(tokens), reads(table), reads(positions), writes(out)},
-           [args] { cpu::embedding_forward(args); });
+           {.cpu = cpu::embedding_forward}, args);
 }
 
 void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
@@ -37,7 +37,7 @@ void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView
   if (!dtable.defined()) return;
   constexpr const char* kWhat = "embedding_backward";
   require_float(kWhat, "dout", dout);
-  cpu::EmbeddingGradientArgs args;
+  EmbeddingGradientArgs args;
   args.dtype = dout.dtype();
   args.rows = dout.shape().rows();
   args.width = dout.shape().last();
@@ -50,7 +50,7 @@ void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView
   args.dtable = dtable.data();
   args.accumulate = accumulate;
   dispatch(stream, kWhat, {reads(tokens), reads(dout), writes(dtable)},
-           [args] { cpu::embedding_backward(args); });
+           {.cpu = cpu::embedding_backward}, args);
 }
 
 void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
@@ -58,7 +58,7 @@ void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
   if (!dpositions.defined()) return;
   constexpr const char* kWhat = "position_backward";
   require_float(kWhat, "dout", dout);
-  cpu::EmbeddingGradientArgs args;
+  EmbeddingGradientArgs args;
   args.dtype = dout.dtype();
   args.rows = dout.shape().rows();
   args.seq = seq;
@@ -72,8 +72,7 @@ void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
   args.table_dtype = dpositions.dtype();
   args.dtable = dpositions.data();
   args.accumulate = accumulate;
-  dispatch(stream, kWhat, {reads(dout), writes(dpositions)},
-           [args] { cpu::position_backward(args); });
+  dispatch(stream, kWhat, {reads(dout), writes(dpositions)}, {.cpu = cpu::position_backward}, args);
 }
 
 }  // namespace zero3d::kernels

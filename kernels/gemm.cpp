@@ -8,7 +8,7 @@
 namespace zero3d::kernels {
 namespace {
 
-cpu::ConstMatrix matrix(const ConstView& view, std::int64_t columns) {
+ConstMatrix matrix(const ConstView& view, std::int64_t columns) {
   return {view.data(), view.dtype(), columns};
 }
 
@@ -18,13 +18,13 @@ std::string describe_operands(const Gemm& g) {
 }
 
 /// The stored matrices as A[m, k] and B[k, n]; throws unless they fit each other and C.
-cpu::GemmArgs checked(const Gemm& g) {
+GemmArgs checked(const Gemm& g) {
   require_float(g.what, "a", g.a);
   require_float(g.what, "b", g.b);
   require_float(g.what, "c", g.c);
   require_same_dtype(g.what, "a", g.a, "b", g.b);
   const Shape &a = g.a.shape(), &b = g.b.shape(), &c = g.c.shape();
-  cpu::GemmArgs args;
+  GemmArgs args;
   args.trans_a = g.trans_a == Transpose::yes;
   args.trans_b = g.trans_b == Transpose::yes;
   args.m = args.trans_a ? a.last() : a.rows();
@@ -53,7 +53,7 @@ cpu::GemmArgs checked(const Gemm& g) {
 
 void gemm(Stream& stream, const Gemm& g) {
   dispatch(stream, g.what, {reads(g.a), reads(g.b), reads(g.bias), reads(g.residual), writes(g.c)},
-           [args = checked(g)] { cpu::gemm(args); });
+           {.cpu = cpu::gemm}, checked(g));
 }
 
 void column_sums(Stream& stream, const ConstView& x, const View& out, bool accumulate) {
@@ -63,11 +63,9 @@ void column_sums(Stream& stream, const ConstView& x, const View& out, bool accum
   if (out.numel() != shape.last())
     throw_invalid(concat("column_sums: expected one sum per column, but ", describe("x", x),
                          " and ", describe("out", out)));
-  const cpu::Matrix sums{out.data(), out.dtype(), shape.last()};
-  dispatch(stream, "column_sums", {reads(x), writes(out)},
-           [in = matrix(x, shape.last()), rows = shape.rows(), sums, accumulate] {
-             cpu::column_sums(in, rows, sums, accumulate);
-           });
+  const ColumnSumsArgs args{
+      matrix(x, shape.last()), shape.rows(), {out.data(), out.dtype(), shape.last()}, accumulate};
+  dispatch(stream, "column_sums", {reads(x), writes(out)}, {.cpu = cpu::column_sums}, args);
 }
 
 const char* gemm_bf16_path() { return cpu::bf16_path(); }

@@ -10,7 +10,7 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
                            const View& lse, const View& loss) {
   constexpr const char* kWhat = "cross_entropy_forward";
   require_float(kWhat, "logits", logits);
-  cpu::CrossEntropyArgs args;
+  CrossEntropyArgs args;
   args.dtype = logits.dtype();
   args.rows = logits.shape().rows();
   args.vocabulary = logits.shape().last();
@@ -22,14 +22,14 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
   args.lse = lse.as<float>();
   args.loss = loss.as<float>();
   dispatch(stream, kWhat, {reads(logits), reads(targets), writes(lse), writes(loss)},
-           [args] { cpu::cross_entropy_forward(args); });
+           {.cpu = cpu::cross_entropy_forward}, args);
 }
 
 void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
                             const ConstView& lse, const ConstView& loss, const ConstView& seed) {
   constexpr const char* kWhat = "cross_entropy_backward";
   require_float(kWhat, "logits", logits);
-  cpu::CrossEntropyGradientArgs args;
+  CrossEntropyGradientArgs args;
   args.dtype = logits.dtype();
   args.rows = logits.shape().rows();
   args.vocabulary = logits.shape().last();
@@ -43,7 +43,15 @@ void cross_entropy_backward(Stream& stream, const View& logits, const ConstView&
   args.loss = loss.as<float>();
   args.seed = seed.as<float>();
   dispatch(stream, kWhat, {reads(targets), reads(lse), reads(loss), reads(seed), writes(logits)},
-           [args] { cpu::cross_entropy_backward(args); });
+           {.cpu = cpu::cross_entropy_backward}, args);
+}
+
+void add_mean_loss(Stream& stream, const ConstView& loss, const View& sum, bool accumulate) {
+  constexpr const char* kWhat = "add_mean_loss";
+  require_elements(kWhat, "loss", loss, DType::f32, 2);
+  require_elements(kWhat, "sum", sum, DType::f64, 1);
+  const MeanLossArgs args{loss.as<float>(), sum.as<double>(), accumulate};
+  dispatch(stream, kWhat, {reads(loss), writes(sum)}, {.cpu = cpu::add_mean_loss}, args);
 }
 
 }  // namespace zero3d::kernels

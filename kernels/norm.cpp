@@ -7,9 +7,9 @@
 namespace zero3d::kernels {
 namespace {
 
-cpu::NormArgs base_args(const char* what, const ConstView& x) {
+NormArgs base_args(const char* what, const ConstView& x) {
   require_float(what, "x", x);
-  cpu::NormArgs args{};
+  NormArgs args{};
   args.dtype = x.dtype();
   args.rows = x.shape().rows();
   args.width = x.shape().last();
@@ -19,7 +19,7 @@ cpu::NormArgs base_args(const char* what, const ConstView& x) {
 void forward(Stream& stream, const char* what, bool rms, const ConstView& x,
              const ConstView& weight, const ConstView& bias, float eps, const View& y,
              const View& mean, const View& rstd) {
-  cpu::NormArgs args = base_args(what, x);
+  NormArgs args = base_args(what, x);
   require_elements(what, "weight", weight, x.dtype(), args.width);
   if (!rms) require_elements(what, "bias", bias, x.dtype(), args.width);
   require_like(what, "y", y, x);
@@ -35,13 +35,13 @@ void forward(Stream& stream, const char* what, bool rms, const ConstView& x,
   args.rstd = rstd.defined() ? rstd.as<float>() : nullptr;
   dispatch(stream, what,
            {reads(x), reads(weight), reads(bias), writes(y), writes(mean), writes(rstd)},
-           [args] { cpu::norm_forward(args); });
+           {.cpu = cpu::norm_forward}, args);
 }
 
 void backward_input(Stream& stream, const char* what, bool rms, const ConstView& dy,
                     const ConstView& x, const ConstView& weight, const ConstView& mean,
                     const ConstView& rstd, const ConstView& residual, const View& dx) {
-  cpu::NormArgs args = base_args(what, x);
+  NormArgs args = base_args(what, x);
   require_like(what, "dy", dy, x);
   require_elements(what, "weight", weight, x.dtype(), args.width);
   if (!rms) require_elements(what, "mean", mean, DType::f32, args.rows);
@@ -59,14 +59,14 @@ void backward_input(Stream& stream, const char* what, bool rms, const ConstView&
   dispatch(
       stream, what,
       {reads(dy), reads(x), reads(weight), reads(mean), reads(rstd), reads(residual), writes(dx)},
-      [args] { cpu::norm_backward_input(args); });
+      {.cpu = cpu::norm_backward_input}, args);
 }
 
 void backward_weight(Stream& stream, const char* what, bool rms, const ConstView& dy,
                      const ConstView& x, const ConstView& mean, const ConstView& rstd,
                      const View& dweight, const View& dbias, bool accumulate) {
   if (!dweight.defined() && !dbias.defined()) return;
-  cpu::NormArgs args = base_args(what, x);
+  NormArgs args = base_args(what, x);
   require_like(what, "dy", dy, x);
   if (!rms) require_elements(what, "mean", mean, DType::f32, args.rows);
   require_elements(what, "rstd", rstd, DType::f32, args.rows);
@@ -85,7 +85,7 @@ void backward_weight(Stream& stream, const char* what, bool rms, const ConstView
   args.accumulate = accumulate;
   dispatch(stream, what,
            {reads(dy), reads(x), reads(mean), reads(rstd), writes(dweight), writes(dbias)},
-           [args] { cpu::norm_backward_weight(args); });
+           {.cpu = cpu::norm_backward_weight}, args);
 }
 
 }  // namespace

@@ -81,9 +81,8 @@ template <typename Constants>
 void launch(Stream& stream, const char* what, const Touched& touched, Slices slices,
             std::span<const View> outputs, const Constants& constants, Isa isa) {
   Checked all = checked(touched, slices, outputs);
-  dispatch(
-      stream, what, std::span<const Access>(all.accesses),
-      [args = UpdateArgs<Constants>{std::move(all.arrays), constants, isa}] { cpu::update(args); });
+  dispatch(stream, what, std::span<const Access>(all.accesses), {.cpu = cpu::update<Constants>},
+           UpdateArgs<Constants>{std::move(all.arrays), constants, isa});
 }
 
 }  // namespace
@@ -148,8 +147,8 @@ void lamb_step(Stream& stream, Slices slices, std::span<const ConstView> norms,
     args.squares.push_back(pair.as<double>());
     all.accesses.push_back(reads(pair));
   }
-  dispatch(stream, "lamb step", std::span<const Access>(all.accesses),
-           [args = std::move(args)] { cpu::lamb_step(args); });
+  dispatch(stream, "lamb step", std::span<const Access>(all.accesses), {.cpu = cpu::lamb_step},
+           std::move(args));
 }
 
 }  // namespace zero3d::kernels

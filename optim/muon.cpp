@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "zero3d/core/text.h"
-#include "zero3d/device/parallel.h"
 #include "zero3d/kernels/gemm.h"
+#include "zero3d/kernels/newton_schulz.h"
 #include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
 
@@ -16,7 +16,6 @@ constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
 constexpr int kIterations = 5;
 /// The Gram form recomputes its product from the matrix before this iteration: errors in it grow.
 constexpr int kRestart = 2;
-constexpr std::int64_t kBlock = 1024;
 
 /// A matrix and where its Newton-Schulz iteration keeps its products.
 struct Workspace {
@@ -69,44 +68,7 @@ void apply_factor(Stream& stream, const Workspace& w, const View& factor, const 
 /// polynomial = a + b gram + c gram^2.
 void form_polynomial(Stream& stream, const Workspace& w) {
   multiply(stream, w.gram, w.gram, w.polynomial);
-  stream.launch("muon polynomial", {reads(w.gram), writes(w.polynomial)}, [w] {
-    const float* gram = w.gram.as<float>();
-    float* polynomial = w.polynomial.as<float>();
-    parallel_for(w.small, std::max<std::int64_t>(1, 16384 / w.small),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t row = begin; row < end; ++row) {
-                     float* out = polynomial + row * w.small;
-                     const float* in = gram + row * w.small;
-                     for (std::int64_t i = 0; i < w.small; ++i) out[i] = kB * in[i] + kC * out[i];
-                     out[row] += kA;
-                   }
-                 });
-  });
-}
-
-/// to = from * scale / (|from| + 1e-7 if `normalise`, else 1). Squares are added in fp64, by
-/// blocks, in order.
-void rescale(Stream& stream, const View& from, const View& to, float scale, bool normalise) {
-  stream.launch("muon scale", {reads(from), writes(to)}, [from, to, scale, normalise] {
-    const float* in = from.as<float>();
-    float* out = to.as<float>();
-    const std::int64_t numel = from.numel();
-    float factor = scale;
-    if (normalise) {
-      std::vector<double> sums(static_cast<std::size_t>((numel + kBlock - 1) / kBlock));
-      parallel_for(numel, kBlock, [&](std::int64_t begin, std::int64_t end) {
-        double sum = 0;
-        for (std::int64_t i = begin; i < end; ++i) sum += static_cast<double>(in[i]) * in[i];
-        sums[static_cast<std::size_t>(begin / kBlock)] = sum;
-      });
-      double squares = 0;
-      for (const double sum : sums) squares += sum;
-      factor = static_cast<float>(scale / (std::sqrt(squares) + 1e-7));
-    }
-    parallel_for(numel, 32 * kBlock, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) out[i] = in[i] * factor;
-    });
-  });
+  kernels::matrix_polynomial(stream, w.gram, w.polynomial, kA, kB, kC);
 }
 
 /// Returns where the result lies.
@@ -134,7 +96,7 @@ View iterate_gram(Stream& stream, const Workspace& w) {
     }
     form_polynomial(stream, w);
     if (k == 0 || k == kRestart) {
-      rescale(stream, w.polynomial, total, 1.0f, false);
+      kernels::rescale(stream, w.polynomial, total, 1.0f, false);
     } else {
       multiply(stream, w.polynomial, total, product);
       std::swap(total, product);
@@ -201,10 +163,11 @@ void Muon::orthogonalise(Stream& stream, const View& matrix, const View& scratch
     w.total = carve({small, small});
     w.product = carve({small, small});
   }
-  rescale(stream, w.x, w.x, 1.0f, true);
+  kernels::rescale(stream, w.x, w.x, 1.0f, true);
   const View result = gram_form ? iterate_gram(stream, w) : iterate_standard(stream, w);
   const double aspect = static_cast<double>(rows) / static_cast<double>(columns);
-  rescale(stream, result, w.x, static_cast<float>(std::sqrt(std::max(1.0, aspect))), false);
+  kernels::rescale(stream, result, w.x, static_cast<float>(std::sqrt(std::max(1.0, aspect))),
+                   false);
 }
 
 void Muon::update(Stream& stream, const GroupSettings& group, const StepContext& context,

@@ -44,7 +44,7 @@ HWY_INLINE Vec32 gelu_slope(Vec32 x) {
   return hn::MulAdd(hn::Mul(x, hn::Mul(hn::Mul(e, sigmoid), sigmoid)), dv, sigmoid);
 }
 
-void gelu_chunk(const cpu::GeluArgs& a, std::int64_t begin, std::int64_t end) {
+void gelu_chunk(const GeluArgs& a, std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     const T* x = static_cast<const T*>(a.x) + begin;
@@ -61,9 +61,7 @@ void gelu_chunk(const cpu::GeluArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-using cpu::row_of;
-
-void swiglu_forward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+void swiglu_forward_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
@@ -80,7 +78,7 @@ void swiglu_forward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int6
 }
 
 /// silu'(g) = s (1 + g (1 - s)); the gradients of both factors are rounded to T as autograd does.
-void swiglu_backward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+void swiglu_backward_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
@@ -105,13 +103,15 @@ void swiglu_backward_rows(const cpu::SwigluArgs& a, std::int64_t begin, std::int
   });
 }
 
-/// Elements [begin, end) of one sample, at most kDropoutChunk; begin is a multiple of four.
-void dropout_chunk(const cpu::DropoutArgs& a, std::int64_t sample, std::int64_t begin,
+/// Elements [begin, end) of one sample, at most kDropoutChunk. Random words come four at a time.
+void dropout_chunk(const DropoutArgs& a, std::int64_t sample, std::int64_t begin,
                    std::int64_t end) {
-  HWY_ALIGN std::uint32_t words[cpu::kDropoutChunk + kWordSlack];
+  HWY_ALIGN std::uint32_t words[cpu::kDropoutChunk + 4 + kWordSlack + kLanes];
+  const std::int64_t element = a.first_element + begin;
+  const std::int64_t skew = element % 4;
   if (a.p > 0) {
     fill_words(a.key, a.key.sample + static_cast<std::uint64_t>(sample),
-               static_cast<std::uint64_t>(begin) / 4, (end - begin + 3) / 4, words);
+               static_cast<std::uint64_t>(element) / 4, (end - begin + skew + 3) / 4, words);
   } else {
     std::memset(words, 0, sizeof(words));  // every number is at least 0
   }
@@ -124,7 +124,8 @@ void dropout_chunk(const cpu::DropoutArgs& a, std::int64_t sample, std::int64_t 
         a.residual == nullptr ? nullptr : static_cast<const T*>(a.residual) + offset;
     T* y = static_cast<T*>(a.y) + offset;
     for_lanes(end - begin, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      Vec32 value = hn::IfThenElseZero(kept(words + i, a.p), hn::Mul(load(x + i, lanes), factor));
+      Vec32 value =
+          hn::IfThenElseZero(kept(words + skew + i, a.p), hn::Mul(load(x + i, lanes), factor));
       if (residual != nullptr) value = hn::Add(value, load(residual + i, lanes));
       store(value, y + i, lanes);
     });

@@ -32,8 +32,8 @@ struct Scratch {
 
 /// From scores S and gradients dP (of the kept, scaled probabilities), both [keys, queries]:
 /// S becomes those probabilities, dP becomes dS = P (dP - delta) * scale.
-HWY_INLINE void differentiate(const cpu::AttentionArgs& a, const QueryBlock& block,
-                              std::int64_t keys, bool diagonal, Scratch* s) {
+HWY_INLINE void differentiate(const AttentionArgs& a, const QueryBlock& block, std::int64_t keys,
+                              bool diagonal, Scratch* s) {
   const bool drop = a.dropout > 0;
   const Vec32 kept_scale = set(a.dropout < 1.0f ? 1.0f / (1.0f - a.dropout) : 0.0f);
   const Vec32 scale = set(a.scale);
@@ -65,22 +65,21 @@ HWY_INLINE void differentiate(const cpu::AttentionArgs& a, const QueryBlock& blo
 }
 
 template <typename T>
-HWY_INLINE void load_queries(const cpu::AttentionGradientArgs& g, std::int64_t sample,
-                             std::int64_t head, std::int64_t first, QueryBlock* block) {
-  const cpu::AttentionArgs& a = g.forward;
+HWY_INLINE void load_queries(const AttentionGradientArgs& g, std::int64_t sample, std::int64_t head,
+                             std::int64_t first, QueryBlock* block) {
+  const AttentionArgs& a = g.forward;
   const std::int64_t width = packed_dim(a.head_dim), column = head * a.head_dim;
   const std::int64_t row = sample * a.seq + first;
   block->first = first;
   block->count = HWY_MIN(kBlock, a.seq - first);
   block->columns = whole_vectors(block->count);
-  pack_rows(cpu::row_of<T>(a.q, row) + column, a.q.stride, block->count, a.head_dim, block->q);
+  pack_rows(row_of<T>(a.q, row) + column, a.q.stride, block->count, a.head_dim, block->q);
   transpose(block->q, block->count, a.head_dim, a.scale, block->q_t, block->columns);
-  pack_rows(cpu::row_of<T>(g.dout, row) + column, g.dout.stride, block->count, a.head_dim,
-            block->dout);
+  pack_rows(row_of<T>(g.dout, row) + column, g.dout.stride, block->count, a.head_dim, block->dout);
   transpose(block->dout, block->count, a.head_dim, 1.0f, block->dout_t, block->columns);
   for (std::int64_t q = 0; q < block->columns; ++q) block->lse[q] = block->delta[q] = 0;
   for (std::int64_t q = 0; q < block->count; ++q) {
-    const T* out = cpu::row_of<T>(g.out, row + q) + column;
+    const T* out = row_of<T>(g.out, row + q) + column;
     Vec32 sum = set(0);
     for_lanes(a.head_dim, [&](std::int64_t d, auto lanes) HWY_ATTR {
       sum = hn::MulAdd(load(out + d, lanes), load(block->dout + q * width + d), sum);
@@ -93,10 +92,10 @@ HWY_INLINE void load_queries(const cpu::AttentionGradientArgs& g, std::int64_t s
 /// One block of queries against all blocks of keys before and on the diagonal. dk and dv are
 /// [seq, packed_dim]; `opens`: the first head of the part, whose diagonal block writes them.
 template <typename T>
-HWY_INLINE void backward_query_block(const cpu::AttentionGradientArgs& g, std::int64_t sample,
+HWY_INLINE void backward_query_block(const AttentionGradientArgs& g, std::int64_t sample,
                                      std::int64_t head, const QueryBlock& block, bool opens,
                                      Scratch* s, float* dk, float* dv) {
-  const cpu::AttentionArgs& a = g.forward;
+  const AttentionArgs& a = g.forward;
   const std::int64_t width = packed_dim(a.head_dim), dims = whole_vectors(a.head_dim);
   const std::int64_t kv_column = head / (a.heads / a.kv_heads) * a.head_dim;
   const std::int64_t columns = block.columns;
@@ -104,8 +103,8 @@ HWY_INLINE void backward_query_block(const cpu::AttentionGradientArgs& g, std::i
     const std::int64_t keys = HWY_MIN(kBlock, a.seq - key), row = sample * a.seq + key;
     const bool diagonal = key == block.first;
     const bool add = !(opens && diagonal);
-    pack_rows(cpu::row_of<T>(a.k, row) + kv_column, a.k.stride, keys, a.head_dim, s->keys);
-    pack_rows(cpu::row_of<T>(a.v, row) + kv_column, a.v.stride, keys, a.head_dim, s->values);
+    pack_rows(row_of<T>(a.k, row) + kv_column, a.k.stride, keys, a.head_dim, s->keys);
+    pack_rows(row_of<T>(a.v, row) + kv_column, a.v.stride, keys, a.head_dim, s->values);
     const Causal scores = diagonal ? Causal::kScores : Causal::kNone;
     multiply(scores, keys, columns, a.head_dim, {s->keys, width, 1}, block.q_t, columns, s->scores,
              columns, false);
@@ -123,16 +122,15 @@ HWY_INLINE void backward_query_block(const cpu::AttentionGradientArgs& g, std::i
              {s->gradients, 1, columns}, s->keys, width, block.dq, width, key > 0);
   }
   for (std::int64_t q = 0; q < block.count; ++q) {
-    T* to = cpu::row_of<T>(g.dq, sample * a.seq + block.first + q) + head * a.head_dim;
+    T* to = row_of<T>(g.dq, sample * a.seq + block.first + q) + head * a.head_dim;
     for_lanes(a.head_dim, [&](std::int64_t d, auto lanes)
                               HWY_ATTR { store(load(block.dq + q * width + d), to + d, lanes); });
   }
 }
 
 /// Query heads [head, head + heads) of one sample, which share a key/value head.
-void attention_backward_task(const cpu::AttentionGradientArgs& g, std::int64_t sample,
-                             std::int64_t head, std::int64_t heads, float* dk, float* dv,
-                             float* floats) {
+void attention_backward_task(const AttentionGradientArgs& g, std::int64_t sample, std::int64_t head,
+                             std::int64_t heads, float* dk, float* dv, float* floats) {
   with_type(g.forward.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     const std::int64_t size = kBlock * packed_dim(g.forward.head_dim);
@@ -157,17 +155,17 @@ void attention_backward_task(const cpu::AttentionGradientArgs& g, std::int64_t s
 
 /// dk and dv of rows [begin, end) (sample-major) of one key/value head: the parts' sums, each
 /// part_size elements after the last.
-void attention_backward_store(const cpu::AttentionGradientArgs& g, std::int64_t sample,
+void attention_backward_store(const AttentionGradientArgs& g, std::int64_t sample,
                               std::int64_t kv_head, std::int64_t parts, const float* sums,
                               std::int64_t part_size) {
-  const cpu::AttentionArgs& a = g.forward;
+  const AttentionArgs& a = g.forward;
   const std::int64_t width = packed_dim(a.head_dim);
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (const bool values : {false, true}) {
       const float* from = sums + (values ? a.seq * width : 0);
       for (std::int64_t t = 0; t < a.seq; ++t) {
-        T* to = cpu::row_of<T>(values ? g.dv : g.dk, sample * a.seq + t) + kv_head * a.head_dim;
+        T* to = row_of<T>(values ? g.dv : g.dk, sample * a.seq + t) + kv_head * a.head_dim;
         for_lanes(a.head_dim, [&](std::int64_t d, auto lanes) HWY_ATTR {
           Vec32 sum = load(from + t * width + d);
           for (std::int64_t part = 1; part < parts; ++part)

@@ -160,14 +160,15 @@ struct KeptBits {
   std::uint32_t high[kBlock];
 };
 
-inline void draw_kept(const cpu::AttentionArgs& a, std::int64_t sample, std::int64_t head,
+inline void draw_kept(const AttentionArgs& a, std::int64_t sample, std::int64_t head,
                       std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys,
                       KeptBits* kept_bits) {
   HWY_ALIGN std::uint32_t words[kBlock + 4 + kWordSlack + kLanes] = {};
   for (std::int64_t i = 0; i < kBlock; ++i) {
     kept_bits->low[i] = kept_bits->high[i] = 0;
     if (i >= queries) continue;
-    const auto element = static_cast<std::uint64_t>((head * a.seq + query + i) * a.seq + key);
+    const auto element =
+        static_cast<std::uint64_t>(((a.head_offset + head) * a.seq + query + i) * a.seq + key);
     const auto skew = static_cast<std::int64_t>(element % 4);
     fill_words(a.key, a.key.sample + static_cast<std::uint64_t>(sample), element / 4,
                (keys + skew + 3) / 4, words);

@@ -57,7 +57,7 @@ HWY_INLINE void exponentiate(float* scores, std::int64_t keys, std::int64_t colu
 }
 
 template <typename T>
-void attention_forward_block(const cpu::AttentionArgs& a, std::int64_t sample, std::int64_t head,
+void attention_forward_block(const AttentionArgs& a, std::int64_t sample, std::int64_t head,
                              std::int64_t block, float* floats) {
   const std::int64_t width = packed_dim(a.head_dim), dims = whole_vectors(a.head_dim);
   const std::int64_t first = block * kBlock, queries = HWY_MIN(kBlock, a.seq - first);
@@ -69,7 +69,7 @@ void attention_forward_block(const cpu::AttentionArgs& a, std::int64_t sample, s
   float* scores = queries_t + kBlock * width;
   float* out = scores + kBlock * kBlock;
 
-  pack_rows(cpu::row_of<T>(a.q, row + first) + column, a.q.stride, queries, a.head_dim, packed);
+  pack_rows(row_of<T>(a.q, row + first) + column, a.q.stride, queries, a.head_dim, packed);
   transpose(packed, queries, a.head_dim, a.scale, queries_t, columns);
   Softmax softmax;
   for (std::int64_t q = 0; q < columns; ++q) {
@@ -80,7 +80,7 @@ void attention_forward_block(const cpu::AttentionArgs& a, std::int64_t sample, s
   for (std::int64_t j = 0; j <= block; ++j) {
     const std::int64_t key = j * kBlock, keys = HWY_MIN(kBlock, a.seq - key);
     const bool diagonal = j == block;
-    pack_rows(cpu::row_of<T>(a.k, row + key) + kv_column, a.k.stride, keys, a.head_dim, packed);
+    pack_rows(row_of<T>(a.k, row + key) + kv_column, a.k.stride, keys, a.head_dim, packed);
     multiply(diagonal ? Causal::kScores : Causal::kNone, keys, columns, a.head_dim,
              {packed, width, 1}, queries_t, columns, scores, columns, false);
     if (a.dropout > 0) draw_kept(a, sample, head, first, queries, key, keys, &kept_bits);
@@ -91,14 +91,14 @@ void attention_forward_block(const cpu::AttentionArgs& a, std::int64_t sample, s
           float* at = out + q * width + d;
           store(hn::Mul(load(at), set(softmax.rescale[q])), at);
         }
-    pack_rows(cpu::row_of<T>(a.v, row + key) + kv_column, a.v.stride, keys, a.head_dim, packed);
+    pack_rows(row_of<T>(a.v, row + key) + kv_column, a.v.stride, keys, a.head_dim, packed);
     multiply(diagonal ? Causal::kQueries : Causal::kNone, queries, dims, keys, {scores, 1, columns},
              packed, width, out, width, j > 0);
   }
   for (std::int64_t q = 0; q < queries; ++q) {
     const float keep = a.dropout < 1.0f ? 1.0f - a.dropout : 1.0f;
     const Vec32 factor = set(1.0f / (softmax.sum[q] * keep));
-    T* to = cpu::row_of<T>(a.out, row + first + q) + column;
+    T* to = row_of<T>(a.out, row + first + q) + column;
     for_lanes(a.head_dim, [&](std::int64_t d, auto lanes) HWY_ATTR {
       store(hn::Mul(load(out + q * width + d), factor), to + d, lanes);
     });
@@ -107,7 +107,7 @@ void attention_forward_block(const cpu::AttentionArgs& a, std::int64_t sample, s
   }
 }
 
-void attention_forward_task(const cpu::AttentionArgs& a, std::int64_t sample, std::int64_t head,
+void attention_forward_task(const AttentionArgs& a, std::int64_t sample, std::int64_t head,
                             std::int64_t block, float* floats) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     attention_forward_block<decltype(tag)>(a, sample, head, block, floats);

@@ -51,6 +51,15 @@ void scale_run(void* x, DType dtype, std::int64_t count, float factor) {
   });
 }
 
+void fill_run(void* x, DType dtype, std::int64_t count, float value) {
+  const Vec32 everywhere = set(value);
+  with_type(dtype, [&](auto tag) HWY_ATTR {
+    auto* to = static_cast<decltype(tag)*>(x);
+    for_lanes(count,
+              [&](std::int64_t i, auto lanes) HWY_ATTR { store(everywhere, to + i, lanes); });
+  });
+}
+
 /// Element j goes to partial sum j % 8, and the eight are added as a binary tree. A square of fp32
 /// is exact in fp64, so that a fused multiply-add rounds as a multiply and an add do.
 double square_sum(const float* x, std::int64_t count) {
@@ -106,6 +115,7 @@ namespace {
 HWY_EXPORT(convert_run);
 HWY_EXPORT(add_run);
 HWY_EXPORT(scale_run);
+HWY_EXPORT(fill_run);
 HWY_EXPORT(square_sum_block);
 
 constexpr std::int64_t kRun = 32768;      // elements of one task
@@ -119,34 +129,41 @@ Pointer at(Pointer data, DType dtype, std::int64_t element) {
 
 }  // namespace
 
-void cpu::convert(const void* from, DType from_dtype, std::int64_t count, void* to,
-                  DType to_dtype) {
-  parallel_for(count, kRun, [&](std::int64_t begin, std::int64_t end) {
+void cpu::convert(const PairArgs& a) {
+  parallel_for(a.count, kRun, [&a](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(convert_run)
-    (at(from, from_dtype, begin), from_dtype, end - begin, at(to, to_dtype, begin), to_dtype);
+    (at(a.from, a.from_dtype, begin), a.from_dtype, end - begin, at(a.to, a.to_dtype, begin),
+     a.to_dtype);
   });
 }
 
-void cpu::add(const void* from, DType from_dtype, std::int64_t count, void* to, DType to_dtype) {
-  parallel_for(count, kRun, [&](std::int64_t begin, std::int64_t end) {
+void cpu::add(const PairArgs& a) {
+  parallel_for(a.count, kRun, [&a](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(add_run)
-    (at(from, from_dtype, begin), from_dtype, end - begin, at(to, to_dtype, begin), to_dtype);
+    (at(a.from, a.from_dtype, begin), a.from_dtype, end - begin, at(a.to, a.to_dtype, begin),
+     a.to_dtype);
   });
 }
 
-void cpu::scale(void* x, DType dtype, std::int64_t count, float factor) {
-  parallel_for(count, kRun, [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(scale_run)(at(x, dtype, begin), dtype, end - begin, factor);
+void cpu::scale(const ScaleArgs& a) {
+  parallel_for(a.count, kRun, [&a](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scale_run)(at(a.x, a.dtype, begin), a.dtype, end - begin, a.value);
   });
 }
 
-void cpu::square_sums(const void* x, DType dtype, std::int64_t count, double* sums) {
-  const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
-  parallel_for(blocks, kNormBlocks, [&](std::int64_t begin, std::int64_t end) {
+void cpu::fill(const ScaleArgs& a) {
+  parallel_for(a.count, kRun, [&a](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(fill_run)(at(a.x, a.dtype, begin), a.dtype, end - begin, a.value);
+  });
+}
+
+void cpu::square_sums(const SquareSumsArgs& a) {
+  const std::int64_t blocks = (a.count + kNormBlock - 1) / kNormBlock;
+  parallel_for(blocks, kNormBlocks, [&a](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t first = block * kNormBlock;
-      sums[block] = HWY_DYNAMIC_DISPATCH(square_sum_block)(x, dtype, first,
-                                                           std::min(kNormBlock, count - first));
+      a.sums[block] = HWY_DYNAMIC_DISPATCH(square_sum_block)(a.x, a.dtype, first,
+                                                             std::min(kNormBlock, a.count - first));
     }
   });
 }

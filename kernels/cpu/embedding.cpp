@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
 
-void embedding_forward_rows(const cpu::EmbeddingArgs& a, std::int64_t begin, std::int64_t end) {
+void embedding_forward_rows(const EmbeddingArgs& a, std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
@@ -40,8 +40,8 @@ void embedding_forward_rows(const cpu::EmbeddingArgs& a, std::int64_t begin, std
 
 /// dtable[table_row] (+)= sum of dout rows first(0), ..., first(count - 1), rounded once.
 template <typename T, typename Table, typename Row>
-HWY_INLINE void sum_rows(const cpu::EmbeddingGradientArgs& a, std::int64_t table_row,
-                         std::int64_t count, const Row& row_at) {
+HWY_INLINE void sum_rows(const EmbeddingGradientArgs& a, std::int64_t table_row, std::int64_t count,
+                         const Row& row_at) {
   const T* dout = static_cast<const T*>(a.dout);
   Table* entry = static_cast<Table*>(a.dtable) + table_row * a.width;
   for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
@@ -54,7 +54,7 @@ HWY_INLINE void sum_rows(const cpu::EmbeddingGradientArgs& a, std::int64_t table
 }
 
 /// order[begin, end): rows of dout that have one token.
-void embedding_backward_entry(const cpu::EmbeddingGradientArgs& a, const std::int64_t* order,
+void embedding_backward_entry(const EmbeddingGradientArgs& a, const std::int64_t* order,
                               std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     with_type(a.table_dtype, [&](auto table_tag) HWY_ATTR {
@@ -65,8 +65,7 @@ void embedding_backward_entry(const cpu::EmbeddingGradientArgs& a, const std::in
   });
 }
 
-void position_backward_rows(const cpu::EmbeddingGradientArgs& a, std::int64_t begin,
-                            std::int64_t end) {
+void position_backward_rows(const EmbeddingGradientArgs& a, std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     with_type(a.table_dtype, [&](auto table_tag) HWY_ATTR {
       for (std::int64_t t = begin; t < end; ++t)

@@ -114,19 +114,18 @@ void run_tile(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t 
 constexpr std::int64_t kSumRows = 128;     // rows summed before they join a column's total
 constexpr std::int64_t kSumColumns = 128;  // columns of one task
 
-void sum_columns(const ConstMatrix& x, std::int64_t rows, std::int64_t begin, std::int64_t count,
-                 const Matrix& out, bool accumulate) {
+void sum_columns(const ColumnSumsArgs& a, std::int64_t begin, std::int64_t count) {
   float total[kSumColumns] = {};
-  for (std::int64_t first = 0; first < rows; first += kSumRows) {
+  for (std::int64_t first = 0; first < a.rows; first += kSumRows) {
     float part[kSumColumns] = {};
-    const std::int64_t end = std::min(first + kSumRows, rows);
+    const std::int64_t end = std::min(first + kSumRows, a.rows);
     for (std::int64_t row = first; row < end; ++row)
-      add_row(x.at(row, begin), x.dtype, count, part);
+      add_row(a.x.at(row, begin), a.x.dtype, count, part);
     add_row(part, DType::f32, count, total);
   }
-  std::byte* to = out.at(0, begin);
-  if (accumulate) add_row(to, out.dtype, count, total);
-  store_row(total, count, to, out.dtype);
+  std::byte* to = a.out.at(0, begin);
+  if (a.accumulate) add_row(to, a.out.dtype, count, total);
+  store_row(total, count, to, a.out.dtype);
 }
 
 }  // namespace
@@ -142,9 +141,9 @@ void gemm(const GemmArgs& args) {
   });
 }
 
-void column_sums(const ConstMatrix& x, std::int64_t rows, const Matrix& out, bool accumulate) {
-  parallel_for(x.columns, kSumColumns, [&](std::int64_t begin, std::int64_t end) {
-    sum_columns(x, rows, begin, end - begin, out, accumulate);
+void column_sums(const ColumnSumsArgs& args) {
+  parallel_for(args.x.columns, kSumColumns, [&args](std::int64_t begin, std::int64_t end) {
+    sum_columns(args, begin, end - begin);
   });
 }
 

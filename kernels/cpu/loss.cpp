@@ -58,7 +58,7 @@ float log_sum_exp(const T* x, std::int64_t count) {
 }
 
 /// losses[row] of rows that count, zero of ignored ones.
-void cross_entropy_rows(const cpu::CrossEntropyArgs& a, float* losses, std::int64_t begin,
+void cross_entropy_rows(const CrossEntropyArgs& a, float* losses, std::int64_t begin,
                         std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
@@ -74,7 +74,7 @@ void cross_entropy_rows(const cpu::CrossEntropyArgs& a, float* losses, std::int6
   });
 }
 
-void cross_entropy_gradient_rows(const cpu::CrossEntropyGradientArgs& a, std::int64_t begin,
+void cross_entropy_gradient_rows(const CrossEntropyGradientArgs& a, std::int64_t begin,
                                  std::int64_t end) {
   const float factor = a.loss[1] > 0 ? a.seed[0] / a.loss[1] : 0.0f;
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
@@ -135,6 +135,13 @@ void cross_entropy_backward(const CrossEntropyGradientArgs& args) {
   parallel_for(args.rows, 1, [&args](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(cross_entropy_gradient_rows)(args, begin, end);
   });
+}
+
+void add_mean_loss(const MeanLossArgs& args) {
+  const float* loss = args.loss;
+  const double mean =
+      loss[1] == 0 ? 0.0 : static_cast<double>(loss[0]) / static_cast<double>(loss[1]);
+  *args.sum = args.accumulate ? *args.sum + mean : mean;
 }
 
 }  // namespace cpu

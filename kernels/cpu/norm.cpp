@@ -16,7 +16,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
-using cpu::NormArgs;
 
 constexpr std::int64_t kRowBlock = 128;  // rows summed before they join a column's total
 

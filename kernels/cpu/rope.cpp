@@ -15,17 +15,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
 
-/// Rows of position t in all samples. cosines and sines: [head_dim / 2], scaled, not yet rounded.
+/// Row t of all samples. cosines and sines: [head_dim / 2], scaled, not yet rounded.
 /// Each product and the sum are rounded to the dtype, as x * cos + rotate_half(x) * sin leaves
 /// them.
-void rope_position(const cpu::RopeArgs& a, std::int64_t t, const float* cosines,
-                   const float* sines) {
+void rope_position(const RopeArgs& a, std::int64_t t, const float* cosines, const float* sines) {
   const std::int64_t half = a.head_dim / 2;
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t sample = 0; sample < a.batch; ++sample)
       for (std::int64_t head = 0; head < a.heads; ++head) {
-        T* x = cpu::row_of<T>(a.x, sample * a.seq + t) + head * a.head_dim;
+        T* x = row_of<T>(a.x, sample * a.seq + t) + head * a.head_dim;
         for_lanes(half, [&](std::int64_t i, auto lanes) HWY_ATTR {
           const Vec32 cosine = round_to<T>(load(cosines + i, lanes));
           const Vec32 sine = round_to<T>(load(sines + i, lanes));
@@ -56,7 +55,8 @@ void rope(const RopeArgs& args) {
     float* sines = cosines + half;
     for (std::int64_t t = begin; t < end; ++t) {
       for (std::int64_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(t) * args.inverse_frequencies[i];
+        const float angle =
+            static_cast<float>(args.first_position + t) * args.inverse_frequencies[i];
         cosines[i] = std::cos(angle) * args.attention_scaling;
         sines[i] =
             std::sin(angle) * (args.inverse ? -args.attention_scaling : args.attention_scaling);

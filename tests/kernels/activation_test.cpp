@@ -82,7 +82,7 @@ TEST(Activation, StoresRoundAsTheScalarConversionsDo) {
       dropout(kit.stream(), x, 0, {}, 1, table, product);
       const Values term = kit.read(table), got = kit.read(product);
       for (std::size_t i = 0; i < in.size(); ++i) {
-        std::byte rounded[4];
+        std::byte rounded[8];
         write_element(rounded, dtype, 0, static_cast<float>(in[i]) + static_cast<float>(term[i]));
         const double want = read_element(rounded, dtype, 0);
         ASSERT_TRUE(got[i] == want || (std::isnan(got[i]) && std::isnan(want)))
@@ -233,6 +233,24 @@ TEST(Dropout, DoesNotDependOnHowTheBatchIsSplit) {
             halves.flat(half * 210, 210).reshaped({10, 21}));
   }
   EXPECT_EQ(kit.bits(whole), kit.bits(halves));
+}
+
+TEST(Dropout, DoesNotDependOnHowTheSequenceIsSplit) {
+  for_each_target([] {
+    for (const std::int64_t width : {21, 1366}) {
+      Kit kit;
+      const RandomKey key{9, 4, 18, 6};
+      const View x = kit.random(DType::f16, {5, width}, "x");
+      const View whole = kit.output(DType::f16, {5, width});
+      const View parts = kit.output(DType::f16, {5, width});
+      dropout(kit.stream(), x, 0.4f, key, 5, {}, whole);
+      for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>(0, 1), {1, 4}})
+        dropout(kit.stream(), x.flat(first * width, count * width).reshaped({count, width}), 0.4f,
+                key, {count, first}, {},
+                parts.flat(first * width, count * width).reshaped({count, width}));
+      EXPECT_EQ(kit.bits(parts), kit.bits(whole)) << width;
+    }
+  });
 }
 
 }  // namespace

@@ -229,6 +229,34 @@ TEST(Attention, DropoutDoesNotDependOnHowTheBatchIsSplit) {
   EXPECT_EQ(kit.bits(out), kit.bits(all.out));
 }
 
+/// Half of the heads, told which they are, draw and compute what they do among all.
+TEST(Attention, DropoutDoesNotDependOnHowTheHeadsAreSplit) {
+  Kit kit;
+  const AttentionShape whole = shape_of(2, 70, 4, 2, 16, 0.3f);
+  const Tensors all = run(kit, DType::f32, whole);
+  const std::int64_t width = all.width / 2, kv_width = all.kv_width / 2;
+  const View out = kit.output(DType::f32, all.out.shape());
+  const View dfused = kit.output(DType::f32, all.dfused.shape());
+  for (const std::int64_t half : {0, 1}) {
+    AttentionShape s = whole;
+    s.heads = 2;
+    s.kv_heads = 1;
+    s.head_offset = 2 * half;
+    const std::int64_t q_at = half * width, k_at = all.width + half * kv_width;
+    const std::int64_t v_at = k_at + all.kv_width;
+    const View lse = kit.output(DType::f32, {2, 2, 70});
+    const View scratch = kit.output(DType::f32, {attention_backward_scratch(s)});
+    const ConstColumns q(all.fused, q_at, width), k(all.fused, k_at, kv_width),
+        v(all.fused, v_at, kv_width);
+    attention_forward(kit.stream(), s, q, k, v, Columns(out, q_at, width), lse);
+    attention_backward(kit.stream(), s, ConstColumns(all.dout, q_at, width), q, k, v,
+                       ConstColumns(out, q_at, width), lse, Columns(dfused, q_at, width),
+                       Columns(dfused, k_at, kv_width), Columns(dfused, v_at, kv_width), scratch);
+  }
+  EXPECT_EQ(kit.bits(out), kit.bits(all.out));
+  EXPECT_EQ(kit.bits(dfused), kit.bits(all.dfused));
+}
+
 TEST(Attention, LargeScoresStayFiniteAndNanSpreadsToLaterQueriesOnly) {
   for_each_target([] {
     Kit kit;
@@ -311,6 +339,19 @@ TEST(Rope, InverseTurnsBack) {
   rope(kit.stream(), Columns(x), 50, 16, frequencies, 1, false);
   rope(kit.stream(), Columns(x), 50, 16, frequencies, 1, true);
   expect_close(kit.read(x), before, DType::f32, 8, 1e-6, "rope and back");
+}
+
+TEST(Rope, DoesNotDependOnHowTheSequenceIsSplit) {
+  Kit kit;
+  const View whole = kit.random(DType::bf16, {50, 4 * 16}, "x");
+  const View parts = kit.random(DType::bf16, {50, 4 * 16}, "x");
+  const View frequencies =
+      kit.filled(DType::f32, {8}, [](std::int64_t i) { return std::pow(0.3, i); });
+  rope(kit.stream(), Columns(whole), 50, 16, frequencies, 1, false);
+  for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>(0, 19), {19, 31}})
+    rope(kit.stream(), Columns(parts.flat(first * 64, count * 64).reshaped({count, 64})),
+         {count, first}, 16, frequencies, 1, false);
+  EXPECT_EQ(kit.bits(parts), kit.bits(whole));
 }
 
 TEST(Rope, RoundsEachProductAndTheSumIn16Bits) {

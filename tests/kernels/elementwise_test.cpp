@@ -111,6 +111,19 @@ View make_sums(Kit& kit, std::int64_t blocks) {
   return View(pairs.data(), DType::f64, {blocks});
 }
 
+TEST(Fill, RoundsOnceAndStaysWithinTheView) {
+  for (const DType dtype : float_dtypes())
+    for (const std::int64_t count : {0, 1, 15, 1027, 70001}) {
+      Kit kit(2);
+      const View x = kit.output(dtype, {count + 1});
+      fill(kit.stream(), x.flat(0, count), 1.00390625f);
+      const Values got = kit.read(x);
+      const double want = dtype == DType::bf16 ? 1.0 : 1.00390625;
+      for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(got[static_cast<std::size_t>(i)], want);
+      EXPECT_NE(got.back(), want);
+    }
+}
+
 TEST(SquareSums, FollowTheirTreeOnEveryInstructionSet) {
   for_each_target([] {
     for (const DType dtype : float_dtypes())

@@ -35,7 +35,7 @@ TEST(Embedding, AddsTokenAndPosition) {
         for (std::size_t i = 0; i < got.size(); ++i) {
           const double entry = rows[static_cast<std::size_t>(ids[i / w]) * w + i % w];
           const double sum = entry + at[i / w % static_cast<std::size_t>(kSeq) * w + i % w];
-          std::byte rounded[4];
+          std::byte rounded[8];
           write_element(rounded, dtype, 0, static_cast<float>(sum));
           ASSERT_EQ(got[i], read_element(rounded, dtype, 0));
           ASSERT_EQ(got_plain[i], entry);
@@ -73,7 +73,7 @@ TEST(Embedding, GradientSumsInRowOrder) {
                 }
               if (accumulate && any) sum = static_cast<float>(before[row * w + c]) + sum;
               if (accumulate && !any) sum = static_cast<float>(before[row * w + c]);
-              std::byte rounded[4];
+              std::byte rounded[8];
               write_element(rounded, table_dtype, 0, sum);
               ASSERT_EQ(all[row * w + c], read_element(rounded, table_dtype, 0)) << row;
             }

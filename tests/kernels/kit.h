@@ -40,8 +40,12 @@ inline double read_element(const std::byte* data, DType dtype, std::int64_t i) {
       return to_float(reinterpret_cast<const bf16*>(data)[at]);
     case DType::f16:
       return to_float(reinterpret_cast<const f16*>(data)[at]);
+    case DType::f64:
+      return reinterpret_cast<const double*>(data)[at];
     case DType::i32:
       return reinterpret_cast<const std::int32_t*>(data)[at];
+    case DType::i64:
+      return static_cast<double>(reinterpret_cast<const std::int64_t*>(data)[at]);
     default:
       throw_invalid("a test read another dtype");
   }
@@ -60,8 +64,17 @@ inline void write_element(std::byte* data, DType dtype, std::int64_t i, double v
     case DType::f16:
       reinterpret_cast<f16*>(data)[at] = to_f16(narrow);
       return;
+    case DType::f64:
+      reinterpret_cast<double*>(data)[at] = value;
+      return;
     case DType::i32:
       reinterpret_cast<std::int32_t*>(data)[at] = static_cast<std::int32_t>(value);
+      return;
+    case DType::i64:
+      reinterpret_cast<std::int64_t*>(data)[at] = static_cast<std::int64_t>(value);
+      return;
+    case DType::u8:
+      reinterpret_cast<std::uint8_t*>(data)[at] = static_cast<std::uint8_t>(std::abs(value));
       return;
     default:
       throw_invalid("a test wrote another dtype");

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace zero3d::kernels::cpu {
+namespace zero3d::kernels {
 
 struct Rows {
   void* data = nullptr;
@@ -24,4 +24,4 @@ const T* row_of(const ConstRows& rows, std::int64_t row) {
   return static_cast<const T*>(rows.data) + row * rows.stride;
 }
 
-}  // namespace zero3d::kernels::cpu
+}  // namespace zero3d::kernels

@@ -1,0 +1,34 @@
+// What the elementwise passes get. Plain pointers and extents, the same for every back end.
+#pragma once
+
+#include <cstdint>
+
+#include "zero3d/core/dtype.h"
+
+namespace zero3d::kernels {
+
+/// to[i] = round(from[i]), or round(to[i] + from[i]).
+struct PairArgs {
+  const void* from = nullptr;
+  DType from_dtype = DType::f32;
+  std::int64_t count = 0;
+  void* to = nullptr;
+  DType to_dtype = DType::f32;
+};
+
+/// x[i] = round(x[i] * value), or round(value).
+struct ScaleArgs {
+  void* x = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t count = 0;
+  float value = 0;
+};
+
+struct SquareSumsArgs {
+  const void* x = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t count = 0;
+  double* sums = nullptr;  ///< One per kNormBlock elements.
+};
+
+}  // namespace zero3d::kernels

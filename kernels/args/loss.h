@@ -1,0 +1,38 @@
+// What the passes of the cross-entropy get. Plain pointers and extents, the same for every back
+// end.
+#pragma once
+
+#include <cstdint>
+
+#include "zero3d/core/dtype.h"
+
+namespace zero3d::kernels {
+
+struct CrossEntropyArgs {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t vocabulary = 0;
+  const void* logits = nullptr;
+  const std::int32_t* targets = nullptr;
+  float* lse = nullptr;   ///< [rows]
+  float* loss = nullptr;  ///< [2]
+};
+
+struct CrossEntropyGradientArgs {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t vocabulary = 0;
+  void* logits = nullptr;  ///< Becomes the gradient.
+  const std::int32_t* targets = nullptr;
+  const float* lse = nullptr;
+  const float* loss = nullptr;
+  const float* seed = nullptr;
+};
+
+struct MeanLossArgs {
+  const float* loss = nullptr;  ///< [2]
+  double* sum = nullptr;
+  bool accumulate = false;
+};
+
+}  // namespace zero3d::kernels
