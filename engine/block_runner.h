@@ -19,7 +19,6 @@ class BlockRunner {
   Values forward(Values inputs, const RandomKey& key, bool training, bool saves);
   /// Backward of the last forward that saved, from the gradient of the mean loss (fp32 [1]).
   void backward(Tensor loss_gradient, const RandomKey& key);
-  bool has_saved() const { return has_saved_; }
 
  private:
   BlockContext context(const RandomKey& key, bool training, bool saves) const;

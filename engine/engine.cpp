@@ -82,6 +82,8 @@ Engine::Engine(const Config& config, const Module& module, const Mesh& mesh, Dev
   abort_on_failure(mesh.world(), [&] {
     model_ = std::make_unique<ShardedModel>(config, blocks, mesh, device, options);
   });
+  window_.emplace(model_->state(), config.gradient_accumulation_steps,
+                  config.managed_gradient_accumulation);
   runner_ = std::make_unique<BlockRunner>(module, *model_);
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0)
@@ -144,11 +146,11 @@ Values Engine::stage(const MicroBatch& batch) {
 }
 
 /// The same sample has the same number within the step however ranks divide the batch.
-RandomKey Engine::random_key(const MicroBatch& batch) const {
+RandomKey Engine::random_key(const MicroBatch& batch, int micro_batch) const {
   RandomKey key;
-  key.seed = options_.seed;
-  key.step = static_cast<std::uint32_t>(global_steps_ + 1);
-  const std::int64_t before = window_position_ * mesh_.size(Axis::dp) + mesh_.rank(Axis::dp);
+  key.seed = state().seed;
+  key.step = static_cast<std::uint32_t>(state().steps + 1);
+  const std::int64_t before = micro_batch * mesh_.size(Axis::dp) + mesh_.rank(Axis::dp);
   key.sample =
       static_cast<std::uint64_t>(batch.first_sample.value_or(before * batch.tokens.shape()[0]));
   return key;
@@ -158,22 +160,18 @@ void Engine::forward(const MicroBatch& batch) {
   require_batch(batch);
   if (!batch.targets.defined())
     throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
-  require_no_forward("forward()");
+  const AccumulationWindow::MicroStep micro = window_->next_forward();
   if (model_->first_trainable_block() == model_->layout().block_count())
     throw_invalid("every parameter is frozen: nothing to train");
-  if (window_ended_) {
-    throw_invalid(
-        "forward() after the last micro-batch of an accumulation window: call step() first");
-  }
-  prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_forward(batch); }); });
+  prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_forward(batch, micro); }); });
+  window_->forward(micro, batch.tokens.numel() * mesh_.size(Axis::dp));
 }
 
-void Engine::run_forward(const MicroBatch& batch) {
+void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro) {
   plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
   model_->times().mark(model_->compute(), StepPhase::forward);
-  window_ended_ = config_.managed_gradient_accumulation && is_gradient_accumulation_boundary();
-  model_->begin_micro_batch(window_position_, window_ended_);
-  forward_key_ = random_key(batch);
+  model_->begin_micro_batch(micro.index, micro.last);
+  forward_key_ = random_key(batch, micro.index);
   Values outputs = runner_->forward(stage(batch), forward_key_, true, true);
   if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
       outputs[0].numel() != 2) {
@@ -183,14 +181,6 @@ void Engine::run_forward(const MicroBatch& batch) {
   }
   last_loss_ = std::move(outputs[0]);
   model_->compute().record(last_loss_ready_);
-  window_tokens_ += batch.tokens.numel() * mesh_.size(Axis::dp);
-}
-
-void Engine::require_no_forward(const char* call) const {
-  if (!runner_->has_saved()) return;
-  throw_invalid(concat(call,
-                       " between forward() and its backward(): finish the micro-batch first; "
-                       "eval_batch takes losses without gradients"));
 }
 
 /// A rank whose stream failed may meet the end of its groups before the failure: the cause goes
@@ -212,9 +202,7 @@ double Engine::loss() {
 }
 
 void Engine::backward() {
-  if (!runner_->has_saved())
-    throw_invalid(
-        "backward() without a forward(): call forward(batch) first, once for each backward");
+  window_->backward();
   prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_backward(); }); });
 }
 
@@ -229,21 +217,6 @@ void Engine::run_backward() {
                            [target, value] { *target.as<float>() = value; });
   runner_->backward(std::move(seed), forward_key_);
   model_->times().stop(model_->compute());
-  ++window_position_;
-}
-
-bool Engine::is_gradient_accumulation_boundary() const {
-  if (in_no_sync_) return false;
-  if (boundary_override_ >= 0) return boundary_override_ == 1;
-  return !config_.managed_gradient_accumulation ||
-         (micro_steps_ + 1) % config_.gradient_accumulation_steps == 0;
-}
-
-void Engine::set_gradient_accumulation_boundary(bool boundary) {
-  if (!config_.managed_gradient_accumulation) {
-    throw_invalid("managed_gradient_accumulation is false: every step() is a boundary");
-  }
-  boundary_override_ = boundary ? 1 : 0;
 }
 
 void Engine::no_sync(const std::function<void()>& body) {
@@ -257,43 +230,34 @@ void Engine::no_sync(const std::function<void()>& body) {
 void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
   if (config_.zero_optimization.stage == 0)
     throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
-  if (in_no_sync_) throw_invalid("coalesce_grad_reduction inside another scope");
-  model_->begin_coalescing();
-  without_boundary("coalesce_grad_reduction", body);
+  without_boundary("coalesce_grad_reduction", [&] {
+    model_->begin_coalescing();
+    body();
+  });
   model_->end_coalescing();
 }
 
 void Engine::without_boundary(const char* scope, const std::function<void()>& body) {
-  if (in_no_sync_) throw_invalid(concat(scope, " inside another scope: they do not nest"));
-  in_no_sync_ = true;
+  window_->enter_scope(scope);
   try {
     body();
   } catch (...) {
-    in_no_sync_ = false;
+    window_->leave_scope();
     throw;
   }
-  in_no_sync_ = false;
+  window_->leave_scope();
 }
 
 void Engine::step() {
-  if (in_no_sync_)
-    throw_invalid("step() inside no_sync or coalesce_grad_reduction: leave the scope first");
-  require_no_forward("step()");
-  if (window_position_ == stepped_position_)
-    throw_invalid("step() without a backward() since the last one");
-  const bool boundary = is_gradient_accumulation_boundary();
-  ++micro_steps_;
-  stepped_position_ = window_position_;
-  if (boundary) prefer_own_failure([&] { optimizer_step(); });
+  if (const auto ended = window_->step()) prefer_own_failure([&] { optimizer_step(*ended); });
 }
 
-void Engine::optimizer_step() {
-  const StepOutcome outcome = model_->step(window_position_);
+void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
+  const StepOutcome outcome = model_->step(window.micro_batches);
   staged_.clear();  // step() waited for everything that read them
-  ++global_steps_;
-  global_samples_ += config_.train_batch_size;
+  state().samples += config_.train_batch_size;
   const std::int64_t now = now_ns();
-  last_.step = global_steps_;
+  last_.step = state().steps;
   last_.loss = outcome.loss;
   last_.grad_norm =
       outcome.applied ? outcome.gradient_norm : std::numeric_limits<double>::infinity();
@@ -301,17 +265,13 @@ void Engine::optimizer_step() {
   last_.lr = outcome.lr;
   last_.loss_scale = outcome.loss_scale;
   last_.skipped = !outcome.applied;
-  last_.tokens = window_tokens_;
+  last_.tokens = window.tokens;
   last_.seconds = static_cast<double>(now - last_step_end_ns_) * 1e-9;
   last_.phase_seconds = model_->times().take();
   last_step_end_ns_ = now;
-  window_position_ = 0;
-  stepped_position_ = 0;
-  window_ended_ = false;
-  window_tokens_ = 0;
   const auto every = config_.steps_per_print;
-  if (every && global_steps_ % *every == 0 && mesh_.leads()) {
-    log_info(concat("step=", global_steps_, ", skipped=", skipped_steps(), ", lr=", outcome.lr,
+  if (every && last_.step % *every == 0 && mesh_.leads()) {
+    log_info(concat("step=", last_.step, ", skipped=", skipped_steps(), ", lr=", outcome.lr,
                     ", loss=", outcome.loss, ", grad_norm=", last_.grad_norm));
   }
 }
@@ -322,16 +282,14 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
         "train_batch takes gradient_accumulation_steps = ", config_.gradient_accumulation_steps,
         " micro-batches, not ", micro_batches.size()));
   }
-  const bool managed = config_.managed_gradient_accumulation;
-  if (window_position_ > 0 ||
-      (managed && micro_steps_ % config_.gradient_accumulation_steps != 0)) {
+  if (!window_->at_start()) {
     throw_invalid(
         "train_batch within an accumulation window: finish it with forward, backward and step");
   }
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {
     forward(micro_batches[i]);
     backward();
-    if (managed || i + 1 == micro_batches.size()) step();
+    if (config_.managed_gradient_accumulation || i + 1 == micro_batches.size()) step();
   }
   return last_;
 }

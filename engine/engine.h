@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/engine/accumulation_window.h"
 #include "zero3d/engine/config/config.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
@@ -77,9 +78,9 @@ class Engine {
   /// Mean token loss of this rank's last forward; waits for it.
   double loss();
 
-  bool is_gradient_accumulation_boundary() const;
+  bool is_gradient_accumulation_boundary() const { return window_->at_boundary(); }
   /// Overrides the boundary until called again (managed_gradient_accumulation true).
-  void set_gradient_accumulation_boundary(bool boundary);
+  void set_gradient_accumulation_boundary(bool boundary) { window_->set_boundary(boundary); }
   /// While `body` runs, backward only accumulates on this rank (stages 0 and 1; else Error). No
   /// step inside.
   void no_sync(const std::function<void()>& body);
@@ -105,11 +106,13 @@ class Engine {
   std::vector<double> get_lr() const;  ///< What the next step uses, per optimizer group.
   const StepResult& last_step() const { return last_; }
   bool was_step_applied() const { return last_.step > 0 && !last_.skipped; }
-  std::int64_t global_steps() const { return global_steps_; }
-  std::int64_t global_samples() const { return global_samples_; }
-  std::int64_t micro_steps() const { return micro_steps_; }
-  std::int64_t skipped_steps() const { return model_->skipped_steps(); }
-  double loss_scale() const { return model_->loss_scale(); }
+  std::int64_t global_steps() const { return state().steps; }
+  std::int64_t global_samples() const { return state().samples; }
+  std::int64_t micro_steps() const { return state().micro_steps; }
+  std::int64_t skipped_steps() const { return state().skipped_steps; }
+  double loss_scale() const { return state().scaler.scale; }
+  RunState& state() { return model_->state(); }
+  const RunState& state() const { return model_->state(); }
 
   ShardedModel& model() { return *model_; }
   /// Device bytes by category for micro-batches of [batch, sequence] tokens.
@@ -120,13 +123,12 @@ class Engine {
   void plan_for(std::int64_t batch, std::int64_t sequence);
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   Values stage(const MicroBatch& batch);
-  void run_forward(const MicroBatch& batch);
+  void run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro);
   void run_backward();
   void prefer_own_failure(const std::function<void()>& body);
   Values run_evaluation(const MicroBatch& batch);
-  RandomKey random_key(const MicroBatch& batch) const;
-  void require_no_forward(const char* call) const;
-  void optimizer_step();
+  RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
+  void optimizer_step(const AccumulationWindow::Ended& window);
   void without_boundary(const char* scope, const std::function<void()>& body);
 
   const Config& config_;
@@ -140,18 +142,10 @@ class Engine {
   Event last_loss_ready_;
   RandomKey forward_key_;
   StepResult last_;
-  std::int64_t global_steps_ = 0;
-  std::int64_t global_samples_ = 0;
-  std::int64_t micro_steps_ = 0;
-  int window_position_ = 0;    ///< Backwards in this accumulation window.
-  int stepped_position_ = 0;   ///< Its value at the last step().
-  bool window_ended_ = false;  ///< The last forward was that of the window's last micro-batch.
-  std::int64_t window_tokens_ = 0;
   std::int64_t planned_batch_ = 0;
   std::int64_t planned_sequence_ = 0;
-  int boundary_override_ = -1;
-  bool in_no_sync_ = false;  ///< Or in a coalescing scope: no boundary inside.
   std::int64_t last_step_end_ns_ = 0;
+  std::optional<AccumulationWindow> window_;
   std::unique_ptr<ShardedModel>
       model_;  ///< Last, so that it goes first: its streams end their work before the rest is gone.
 };

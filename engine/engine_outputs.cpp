@@ -19,7 +19,7 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     const Shape& shape = batch.tokens.shape();
     plan_for(shape[0], shape[1]);
     model_->begin_evaluation();
-    outputs = runner_->forward(stage(batch), random_key(batch), false, false);
+    outputs = runner_->forward(stage(batch), RandomKey(), false, false);
     model_->compute().synchronize();
     staged_.clear();
   };
@@ -28,7 +28,7 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
 }
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
-  require_no_forward("eval_batch()");
+  window_->require_no_forward("eval_batch()");
   double sum = 0;
   for (const MicroBatch& batch : micro_batches) {
     require_batch(batch);
@@ -51,7 +51,7 @@ double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
-  require_no_forward("next_logits()");
+  window_->require_no_forward("next_logits()");
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
   const Values outputs = run_evaluation({view, ConstView()});

@@ -74,6 +74,8 @@ ShardedModel::ShardedModel(const Config& config,
       compute_(device.create_stream("compute")),
       gather_(device.create_stream("gather")),
       reduce_(device.create_stream("reduce")) {
+  state_.scaler = scaler_.initial();
+  state_.seed = options.seed;
   const ZeroConfig& zero = config.zero_optimization;
   const int shards = shard_group_size(config, mesh.size(Axis::zero));
   const int secondary =
@@ -240,7 +242,9 @@ void ShardedModel::end_coalescing() { reducer_->end_coalescing(); }
 
 void ShardedModel::add_loss(const ConstView& loss) { reporter_->add_loss(*compute_, loss); }
 
-double ShardedModel::loss_seed(int micro_batches) const { return scaler_.scale() / micro_batches; }
+double ShardedModel::loss_seed(int micro_batches) const {
+  return state_.scaler.scale / micro_batches;
+}
 
 std::string ShardedModel::precision_line() const {
   const GradientReducerOptions reducer =

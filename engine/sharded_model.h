@@ -24,6 +24,7 @@
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/parameter_source.h"
+#include "zero3d/engine/run_state.h"
 #include "zero3d/engine/step_times.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
@@ -116,12 +117,13 @@ class ShardedModel {
   /// Blocks once, for the norm.
   StepOutcome step(int micro_batches);
 
-  std::int64_t applied_steps() const { return applied_steps_; }
-  std::int64_t skipped_steps() const { return skipped_steps_; }
+  /// Where the run is; between windows it may be restored, and the caller keeps its place in the
+  /// data there.
+  RunState& state() { return state_; }
+  const RunState& state() const { return state_; }
   /// What the next step uses, per group.
-  std::vector<GroupSettings> settings() const { return setup_.settings(applied_steps_); }
+  std::vector<GroupSettings> settings() const { return setup_.settings(state_.schedule_steps); }
   const OptimizerSetup& optimizer() const { return setup_; }
-  double loss_scale() const { return scaler_.scale(); }
 
   /// Every parameter whole, in order, for the host to read on every rank. Collective,
   /// host-blocking.
@@ -160,6 +162,7 @@ class ShardedModel {
   ShardingPolicy policy_;
   OptimizerSetup setup_;
   LossScaler scaler_;
+  RunState state_;
   ZeroGroups groups_;
   std::unique_ptr<ParamLayout> layout_;
   ModelPart part_;
@@ -173,9 +176,6 @@ class ShardedModel {
   std::unique_ptr<MatrixTransform> matrices_;
   StepTimes times_;
   bool planned_ = false;
-  std::int64_t applied_steps_ = 0;
-  std::int64_t skipped_steps_ = 0;
-  int consecutive_skips_ = 0;
   // Last, so that they go first: a stream ends its work before what that work uses is gone.
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Stream> gather_;

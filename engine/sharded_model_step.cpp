@@ -29,10 +29,10 @@ StepOutcome ShardedModel::step(int micro_batches) {
   StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
   StepOutcome outcome;
   outcome.loss = report.loss;
-  outcome.loss_scale = scaler_.scale();
-  const std::vector<GroupSettings> settings = setup_.settings(applied_steps_);
+  outcome.loss_scale = state_.scaler.scale;
+  const std::vector<GroupSettings> settings = this->settings();
   if (report.finite && matrices_->needed()) {
-    matrices_->run(*compute_, *reducer_, *optimizer_, settings, applied_steps_ + 1,
+    matrices_->run(*compute_, *reducer_, *optimizer_, settings, state_.optimizer_steps + 1,
                    outcome.loss_scale);
     report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
   }
@@ -41,15 +41,17 @@ StepOutcome ShardedModel::step(int micro_batches) {
   outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
   outcome.lr = settings.front().lr;
   const bool overflow = !report.finite && skips_non_finite();
-  scaler_.update(overflow);
+  scaler_.update(state_.scaler, overflow);
+  ++state_.steps;
   if (overflow) return skip(report, outcome);
 
-  consecutive_skips_ = 0;
+  state_.consecutive_skips = 0;
+  ++state_.schedule_steps;
   outcome.applied = true;
   outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
   times_.mark(*compute_, StepPhase::optimizer);
   StepContext context;
-  context.step = ++applied_steps_;
+  context.step = ++state_.optimizer_steps;
   context.gradient_factor =
       gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
   optimizer_->step(*reducer_, settings, context);
@@ -59,7 +61,7 @@ StepOutcome ShardedModel::step(int micro_batches) {
 
 StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
   times_.stop(*compute_);
-  ++skipped_steps_;
+  ++state_.skipped_steps;
   const std::string cause = concat(
       report.bad_is_nan ? "NaN" : "inf", " in the averaged gradient of ",
       report.bad_parameter < 0 ? std::string("a parameter")
@@ -69,15 +71,17 @@ StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
                                : concat("; the loss of ", mesh_.describe(report.bad_loss_rank),
                                         " is not finite either"));
   const std::string scale =
-      scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", scaler_.scale()) : "";
+      scaler_.dynamic() ? concat("; loss scale ", outcome.loss_scale, " -> ", state_.scaler.scale)
+                        : "";
   if (mesh_.leads()) {
-    log_warning(concat("step ", applied_steps_ + skipped_steps_, " skipped: ", cause, scale));
+    log_warning(concat("step ", state_.steps, " skipped: ", cause, scale));
   }
-  if (++consecutive_skips_ >= options_.max_consecutive_skips) {
-    throw Error(ErrorKind::kNumeric,
-                concat(consecutive_skips_, " steps in a row were skipped; the last one for ", cause,
-                       ". Lower the learning rate, check the data, or raise max_consecutive_skips "
-                       "(--max-skipped-steps)"));
+  if (++state_.consecutive_skips >= options_.max_consecutive_skips) {
+    throw Error(
+        ErrorKind::kNumeric,
+        concat(state_.consecutive_skips, " steps in a row were skipped; the last one for ", cause,
+               ". Lower the learning rate, check the data, or raise max_consecutive_skips "
+               "(--max-skipped-steps)"));
   }
   return outcome;
 }

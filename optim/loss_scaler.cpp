@@ -14,7 +14,7 @@ LossScaler::LossScaler(const LossScalerOptions& options)
     throw_invalid(concat("loss scale: expected 0 (dynamic) or a positive number, found ",
                          options.static_scale));
   if (!dynamic_) {
-    state_.scale = options.static_scale;
+    initial_.scale = options.static_scale;
     return;
   }
   if (options.window <= 0)
@@ -23,46 +23,45 @@ LossScaler::LossScaler(const LossScalerOptions& options)
   if (!(options.min_scale > 0))
     throw_invalid(
         concat("minimum loss scale: expected a positive number, found ", options.min_scale));
-  state_.scale = std::ldexp(1.0, options.initial_scale_power);
-  if (!std::isfinite(state_.scale) || state_.scale == 0)
+  initial_.scale = std::ldexp(1.0, options.initial_scale_power);
+  if (!std::isfinite(initial_.scale) || initial_.scale == 0)
     throw_invalid(concat("initial loss scale 2^", options.initial_scale_power, " is out of range"));
-  state_.hysteresis = options.hysteresis;
+  initial_.hysteresis = options.hysteresis;
 }
 
-void LossScaler::shrink() {
-  if (!options_.stage0 && options_.hysteresis != 1 && state_.hysteresis != 1) {
-    --state_.hysteresis;
+void LossScaler::shrink(State& state) const {
+  if (!options_.stage0 && options_.hysteresis != 1 && state.hysteresis != 1) {
+    --state.hysteresis;
     return;
   }
-  if (!options_.stage0 && state_.scale == options_.min_scale)
+  if (!options_.stage0 && state.scale == options_.min_scale)
     throw Error(ErrorKind::kNumeric,
                 concat("the loss scale is at its minimum ", options_.min_scale,
                        " and gradients still overflow; the training has diverged (or lower "
                        "min_loss_scale, or train in bf16)"));
-  state_.scale = std::max(state_.scale / 2, options_.min_scale);
+  state.scale = std::max(state.scale / 2, options_.min_scale);
 }
 
-void LossScaler::update(bool overflow) {
+void LossScaler::update(State& state, bool overflow) const {
   if (!dynamic_) return;
   if (overflow) {
-    shrink();
-    state_.last_overflow = state_.iteration;
+    shrink(state);
+    state.last_overflow = state.iteration;
   } else {
-    if (options_.consecutive_hysteresis) state_.hysteresis = options_.hysteresis;
-    const std::int64_t interval = state_.iteration - state_.last_overflow - 1;
+    if (options_.consecutive_hysteresis) state.hysteresis = options_.hysteresis;
+    const std::int64_t interval = state.iteration - state.last_overflow - 1;
     if (interval > 0 && interval % options_.window == 0) {
-      state_.hysteresis = options_.hysteresis;
-      state_.scale *= 2;
+      state.hysteresis = options_.hysteresis;
+      state.scale *= 2;
     }
   }
-  ++state_.iteration;
+  ++state.iteration;
 }
 
-void LossScaler::restore(const State& state) {
+void LossScaler::require_valid(const State& state) {
   if (!std::isfinite(state.scale) || state.scale <= 0)
     throw_invalid(
         concat("loss scaler state: expected a positive finite scale, found ", state.scale));
-  state_ = state;
 }
 
 }  // namespace zero3d

@@ -1,5 +1,5 @@
-// The loss scale of fp16 training: static, or dynamic as DeepSpeed's. A pure state machine; who
-// detects the overflow and skips the step is the engine.
+// The loss scale of fp16 training: static, or dynamic as DeepSpeed's. The rules of a state machine;
+// who keeps its state, detects the overflow and skips the step is the engine.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,11 @@ struct LossScalerOptions {
 
 class LossScaler {
  public:
-  /// What a checkpoint keeps. `last_overflow` is -1 before the first.
+  /// `last_overflow` is -1 before the first.
   struct State {
+    /// Multiplies the loss of the step under way. Gradients are divided by the scale that produced
+    /// them: read it before update(). (DeepSpeed divides by the scale after the update, so its
+    /// update is halved when the scale grows.)
     double scale = 1;
     std::int64_t iteration = 0;
     std::int64_t last_overflow = -1;
@@ -35,26 +38,22 @@ class LossScaler {
   /// Throws Error(kInvalid) on a scale, window or minimum out of range.
   explicit LossScaler(const LossScalerOptions& options);
 
-  /// Multiplies the loss of the step under way. Gradients are divided by the scale that produced
-  /// them: read it before update(). (DeepSpeed divides by the scale after the update, so its update
-  /// is halved when the scale grows.)
-  double scale() const { return state_.scale; }
   bool dynamic() const { return dynamic_; }
+  const State& initial() const { return initial_; }
 
   /// Once per optimizer step, skipped ones included. Throws Error(kNumeric) on an overflow at the
   /// minimum scale (not at stage 0); the state is then as before.
-  void update(bool overflow);
+  void update(State& state, bool overflow) const;
 
-  const State& state() const { return state_; }
   /// Throws Error(kInvalid) for a scale that is not positive and finite.
-  void restore(const State& state);
+  static void require_valid(const State& state);
 
  private:
-  void shrink();
+  void shrink(State& state) const;
 
   LossScalerOptions options_;
   bool dynamic_ = false;
-  State state_;
+  State initial_;
 };
 
 }  // namespace zero3d

@@ -133,13 +133,16 @@ class RankRun {
   }
 
   StepResult train_step(Sampler& sampler) {
+    sampler.restore(engine_->state().data_position);
     std::vector<Batch> batches;
     std::vector<MicroBatch> views;
     for (std::int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
       batches.push_back(sampler.read(micro, mesh_.rank(Axis::dp)));
     for (const Batch& batch : batches) views.push_back(view_of(batch));
+    const StepResult result = engine_->train_batch(views);
     sampler.advance();
-    return engine_->train_batch(views);
+    engine_->state().data_position = sampler.consumed();
+    return result;
   }
 
   void announce(const std::string& binding) {

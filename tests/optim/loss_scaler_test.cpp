@@ -13,13 +13,19 @@ namespace zero3d {
 namespace {
 
 /// The scale after each step of a history: '.' a clean step, 'x' an overflow.
-std::vector<double> scales(LossScaler& scaler, const std::string& history) {
+std::vector<double> scales(const LossScaler& scaler, LossScaler::State& state,
+                           const std::string& history) {
   std::vector<double> scales;
   for (const char step : history) {
-    scaler.update(step == 'x');
-    scales.push_back(scaler.scale());
+    scaler.update(state, step == 'x');
+    scales.push_back(state.scale);
   }
   return scales;
+}
+
+std::vector<double> scales(const LossScaler& scaler, const std::string& history) {
+  LossScaler::State state = scaler.initial();
+  return scales(scaler, state, history);
 }
 
 LossScalerOptions small(int power, std::int64_t window = 3) {
@@ -46,15 +52,16 @@ TEST(LossScaler, OverflowAtTheFloorIsAnErrorAndChangesNothing) {
   LossScalerOptions options = small(3);
   options.hysteresis = 1;
   LossScaler scaler(options);
-  EXPECT_EQ(scales(scaler, "xxx"), (std::vector<double>{4, 2, 1}));
-  const LossScaler::State before = scaler.state();
+  LossScaler::State state = scaler.initial();
+  EXPECT_EQ(scales(scaler, state, "xxx"), (std::vector<double>{4, 2, 1}));
+  const LossScaler::State before = state;
   try {
-    scaler.update(true);
+    scaler.update(state, true);
     ADD_FAILURE() << "an overflow at the floor passed";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kNumeric);
   }
-  EXPECT_EQ(scaler.state(), before);
+  EXPECT_EQ(state, before);
 }
 
 TEST(LossScaler, StageZeroHasNeitherHysteresisNorFloorError) {
@@ -73,13 +80,10 @@ TEST(LossScaler, HysteresisZeroNeverShrinks) {
 
 TEST(LossScaler, FirstGrowthComesOneStepAfterAWindow) {
   for (const std::int64_t window : {1, 2, 5, 1000}) {
-    LossScaler scaler(small(4, window));
-    for (std::int64_t step = 0; step < window; ++step) {
-      scaler.update(false);
-      EXPECT_EQ(scaler.scale(), 16) << window;
-    }
-    scaler.update(false);
-    EXPECT_EQ(scaler.scale(), 32) << window;
+    const LossScaler scaler(small(4, window));
+    std::vector<double> expected(static_cast<std::size_t>(window), 16);
+    expected.push_back(32);
+    EXPECT_EQ(scales(scaler, std::string(expected.size(), '.')), expected);
   }
 }
 
@@ -95,13 +99,14 @@ TEST(LossScaler, StaticScaleAndNoneStay) {
 
 TEST(LossScaler, ResumesAtEveryPoint) {
   const std::string history = "....xx.x....x....";
-  LossScaler straight(small(4));
-  const std::vector<double> expected = scales(straight, history);
+  const LossScaler scaler(small(4));
+  const std::vector<double> expected = scales(scaler, history);
   for (std::size_t cut = 0; cut <= history.size(); ++cut) {
-    LossScaler before(small(4)), after(small(4));
-    std::vector<double> found = scales(before, history.substr(0, cut));
-    after.restore(before.state());
-    for (const double scale : scales(after, history.substr(cut))) found.push_back(scale);
+    LossScaler::State before = scaler.initial();
+    std::vector<double> found = scales(scaler, before, history.substr(0, cut));
+    LossScaler::State after = before;
+    for (const double scale : scales(LossScaler(small(4)), after, history.substr(cut)))
+      found.push_back(scale);
     EXPECT_EQ(found, expected) << cut;
   }
 }
@@ -112,8 +117,7 @@ TEST(LossScaler, RefusesOptionsOutOfRange) {
   negative.static_scale = -1;
   for (const LossScalerOptions& options : {window, minimum, power, negative})
     EXPECT_THROW(LossScaler{options}, Error);
-  LossScaler scaler(small(4));
-  EXPECT_THROW(scaler.restore({.scale = 0}), Error);
+  EXPECT_THROW(LossScaler::require_valid({.scale = 0}), Error);
 }
 
 TEST(Clip, BringsTheNormToItsMaximum) {

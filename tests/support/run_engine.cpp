@@ -66,7 +66,7 @@ class Collector {
       for (std::size_t i = 0; i < views.states.size(); ++i)
         take("state", state.states[i], model.device().host_read(views.states[i]));
     }
-    if (model.applied_steps() > 0) check_padding(model, unit, gradient);
+    if (model.state().optimizer_steps > 0) check_padding(model, unit, gradient);
   }
 
   void put(const std::string& name, const char* what, std::vector<std::byte>& target,
