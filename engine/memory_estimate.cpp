@@ -69,25 +69,17 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
                                       const MemoryInputs& inputs) {
   std::int64_t shards = 0;
   std::int64_t padded = 0;
-  std::int64_t state_bytes = 0;
   for (const Unit& unit : layout.units()) {
     if (unit.frozen) continue;
     shards += unit.shard;
     padded += unit.padded;
-    for (DType dtype : inputs.group_states[static_cast<std::size_t>(unit.group)]) {
-      state_bytes += unit.shard * static_cast<std::int64_t>(size_of(dtype));
-    }
   }
   MemoryEstimate estimate;
   estimate.categories["parameters"] = parameter_bytes(layout, inputs);
   estimate.categories["gradients"] = (inputs.shard_accumulators ? shards : padded) *
                                      static_cast<std::int64_t>(size_of(inputs.accumulation_dtype));
   estimate.categories["gradient buckets"] = bucket_bytes(layout, buckets, inputs);
-  estimate.categories["master weights"] =
-      inputs.master_dtype == inputs.parameter_dtype
-          ? 0
-          : shards * static_cast<std::int64_t>(size_of(inputs.master_dtype));
-  estimate.categories["optimizer states"] = state_bytes;
+  estimate.categories["optimizer states"] = inputs.state_bytes;  // masters included
   estimate.categories["norm workspace"] =
       shards / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
       StepReporter::exchange_bytes(inputs.ranks);

@@ -25,9 +25,7 @@ struct MemoryInputs {
   bool all_reduces_copies = false;  ///< reduce_scatter false with 16-bit gradients.
   DType parameter_dtype = DType::f32;
   DType accumulation_dtype = DType::f32;
-  DType master_dtype = DType::f32;
-  std::vector<std::vector<DType>>
-      group_states;  ///< Per optimizer group: the dtypes of its rule's states.
+  std::int64_t state_bytes = 0;  ///< Of this rank's records (plan_records).
   int secondary_ranks = 1;
   int ranks = 1;  ///< Of the whole run.
 };

@@ -8,7 +8,6 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
-#include "zero3d/engine/zero/tensor_norm_step.h"
 #include "zero3d/optim/clip.h"
 
 namespace zero3d {
@@ -45,6 +44,9 @@ GradientReducerOptions reducer_options(const Config& config, const ShardingPolic
   options.mean = config.gradient_allreduce_op != "sum";
   options.prescale = config.prescale_gradients;
   options.predivide_factor = config.gradient_predivide_factor;
+  // Without the norm, 16-bit gradients must still be looked at for overflow.
+  options.square_sums =
+      config.zero_optimization.compute_grad_norm || is_16bit(options.gradient_dtype);
   if (communication_dtype(config) != DType::f32) options.wire = communication_dtype(config);
   return options;
 }
@@ -98,14 +100,18 @@ ShardedModel::ShardedModel(const Config& config,
       device, *layout_, buckets_, groups_,
       reducer_options(config, policy_, options.reduce_each_micro_batch), *compute_, *reduce_);
   reporter_ = std::make_unique<StepReporter>(device, *layout_, part_);
-  ShardedOptimizerOptions optimizer;
-  optimizer.tile_elements = zero.sub_group_size;
-  optimizer.master_dtype = master_dtype(config);
-  optimizer.moment_dtype = setup_.bf16_states() ? DType::bf16 : DType::f32;
-  optimizer_ = std::make_unique<ShardedOptimizer>(device, *layout_, part_, *store_, setup_,
-                                                  optimizer, *compute_);
-  optimizer_->initialise_masters();
-  matrices_ = std::make_unique<MatrixTransform>(device, *layout_, groups_, setup_, *reduce_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(device, *layout_, part_, groups_, *store_, setup_,
+                                                  optimizer_options(), *compute_, *reduce_);
+}
+
+ShardedOptimizerOptions ShardedModel::optimizer_options() const {
+  ShardedOptimizerOptions options;
+  options.tile_elements = config_.zero_optimization.sub_group_size;
+  options.parameter_dtype = dtype_;
+  options.master_dtype = master_dtype(config_);
+  options.moment_dtype = setup_.bf16_states() ? DType::bf16 : DType::f32;
+  options.store = options_.state_store;
+  return options;
 }
 
 ShardedModel::~ShardedModel() = default;
@@ -125,16 +131,10 @@ MemoryInputs ShardedModel::memory_inputs() const {
   inputs.all_reduces_copies = all_reduces_copies(reducer, layout_->shards());
   inputs.parameter_dtype = dtype_;
   inputs.accumulation_dtype = reducer.accumulation_dtype;
-  inputs.master_dtype = master_dtype(config_);
   inputs.secondary_ranks = groups_.secondary ? groups_.secondary->size() : 1;
   inputs.ranks = mesh_.world().size();
-  for (int group = 0; group < setup_.group_count(); ++group) {
-    std::vector<DType> states;
-    for (const StateSpec& state : setup_.group(group).rule->states()) {
-      states.push_back(state.may_be_bf16 && setup_.bf16_states() ? DType::bf16 : DType::f32);
-    }
-    inputs.group_states.push_back(std::move(states));
-  }
+  for (const RecordLayout& records : plan_records(*layout_, setup_, optimizer_options()))
+    inputs.state_bytes += records.bytes();
   return inputs;
 }
 

@@ -30,7 +30,6 @@
 #include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
-#include "zero3d/engine/zero/matrix_transform.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/engine/zero/policy.h"
 #include "zero3d/engine/zero/sharded_optimizer.h"
@@ -49,6 +48,7 @@ struct ShardedModelOptions {
   bool reduce_each_micro_batch =
       false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
   int max_consecutive_skips = 50;  ///< This many skipped steps in a row end the run with the cause.
+  StateStoreFactory state_store = make_device_state_store;  ///< Keeps masters and moments.
 };
 
 /// What one optimizer step did.
@@ -150,9 +150,11 @@ class ShardedModel {
   MemoryInputs memory_inputs() const;
   MemoryEstimate static_memory() const;
   FetchOptions fetch_options(std::int64_t activation_bytes, bool forward_only) const;
-  bool takes_norm() const;
   bool skips_non_finite() const;
-  StepOutcome skip(const StepReport& report, StepOutcome outcome);
+  StepOutcome decide(const UpdateInputs& inputs, int micro_batches);
+  void update(UpdateInputs inputs, const StepOutcome& outcome);
+  void skip(const StepReport& report, const StepOutcome& outcome);
+  ShardedOptimizerOptions optimizer_options() const;
 
   const Config& config_;
   Device& device_;
@@ -173,7 +175,6 @@ class ShardedModel {
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<StepReporter> reporter_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
-  std::unique_ptr<MatrixTransform> matrices_;
   StepTimes times_;
   bool planned_ = false;
   // Last, so that they go first: a stream ends its work before what that work uses is gone.

@@ -10,11 +10,6 @@
 
 namespace zero3d {
 
-/// compute_grad_norm false leaves it out, unless 16-bit gradients must be looked at for overflow.
-bool ShardedModel::takes_norm() const {
-  return config_.zero_optimization.compute_grad_norm || is_16bit(dtype_);
-}
-
 /// bf16.check_grad_overflow false lets non-finite gradients into the weights at ZeRO stages 1 and
 /// 2, as DeepSpeed does.
 bool ShardedModel::skips_non_finite() const {
@@ -25,42 +20,52 @@ bool ShardedModel::skips_non_finite() const {
 StepOutcome ShardedModel::step(int micro_batches) {
   times_.mark(*compute_, StepPhase::reduce);
   reducer_->finish(*compute_);
-  const bool with_norm = takes_norm();
-  StepReport report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
-  StepOutcome outcome;
-  outcome.loss = report.loss;
-  outcome.loss_scale = state_.scaler.scale;
   const std::vector<GroupSettings> settings = this->settings();
-  if (report.finite && matrices_->needed()) {
-    matrices_->run(*compute_, *reducer_, *optimizer_, settings, state_.optimizer_steps + 1,
-                   outcome.loss_scale);
-    report = reporter_->exchange(*compute_, *reducer_, micro_batches, with_norm);
-  }
-  if (!config_.zero_optimization.compute_grad_norm)
-    report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
-  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
-  outcome.lr = settings.front().lr;
-  const bool overflow = !report.finite && skips_non_finite();
-  scaler_.update(state_.scaler, overflow);
-  ++state_.steps;
-  if (overflow) return skip(report, outcome);
-
-  state_.consecutive_skips = 0;
-  ++state_.schedule_steps;
-  outcome.applied = true;
-  outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
-  times_.mark(*compute_, StepPhase::optimizer);
-  StepContext context;
-  context.step = ++state_.optimizer_steps;
-  context.gradient_factor =
-      gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
-  optimizer_->step(*reducer_, settings, context);
+  const UpdateInputs inputs{*reducer_, settings, state_.optimizer_steps + 1, state_.scaler.scale};
+  const StepOutcome outcome = decide(inputs, micro_batches);
+  if (outcome.applied) update(inputs, outcome);
   times_.stop(*compute_);
   return outcome;
 }
 
-StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
-  times_.stop(*compute_);
+/// From the norm: whether the step is applied, and how far its gradients are clipped.
+StepOutcome ShardedModel::decide(const UpdateInputs& inputs, int micro_batches) {
+  StepReport report = reporter_->exchange(*compute_, reducer_->square_sums(), micro_batches);
+  StepOutcome outcome;
+  outcome.loss = report.loss;
+  outcome.loss_scale = inputs.loss_scale;
+  outcome.lr = inputs.groups.front().lr;
+  if (report.finite && optimizer_->transforms()) {
+    optimizer_->transform(inputs);
+    reducer_->refresh_square_sums(*compute_);
+    report = reporter_->exchange(*compute_, reducer_->square_sums(), micro_batches);
+  }
+  if (!config_.zero_optimization.compute_grad_norm)
+    report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
+  outcome.applied = report.finite || !skips_non_finite();
+  scaler_.update(state_.scaler, !outcome.applied);
+  ++state_.steps;
+  if (!outcome.applied) {
+    skip(report, outcome);
+  } else {
+    state_.consecutive_skips = 0;
+    outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
+  }
+  return outcome;
+}
+
+void ShardedModel::update(UpdateInputs inputs, const StepOutcome& outcome) {
+  times_.mark(*compute_, StepPhase::optimizer);
+  inputs.gradient_factor =
+      gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
+  ++state_.optimizer_steps;
+  ++state_.schedule_steps;
+  optimizer_->update(inputs);
+}
+
+/// Counts and reports a skipped step; too many in a row end the run.
+void ShardedModel::skip(const StepReport& report, const StepOutcome& outcome) {
   ++state_.skipped_steps;
   const std::string cause = concat(
       report.bad_is_nan ? "NaN" : "inf", " in the averaged gradient of ",
@@ -83,7 +88,6 @@ StepOutcome ShardedModel::skip(const StepReport& report, StepOutcome outcome) {
                ". Lower the learning rate, check the data, or raise max_consecutive_skips "
                "(--max-skipped-steps)"));
   }
-  return outcome;
 }
 
 void ShardedModel::throw_own_failure() {

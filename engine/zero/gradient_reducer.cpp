@@ -30,12 +30,13 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
     for (const BucketPlan::Slot& slot : plan.buckets[index].slots) {
       const Unit& unit = layout.unit(slot.unit);
       shards += unit.shard;
-      units_[static_cast<std::size_t>(slot.unit)].accumulator =
+      state(slot.unit).accumulator =
           Tensor(device.memory(), options.accumulation_dtype,
                  Shape{options.shard_accumulators ? unit.shard : unit.padded}, "gradients");
     }
     largest_partial = std::max(largest_partial, shards);
   }
+  allocate_square_sums();
   if (!options.slots_needed) return;
   allocate_buffers();
   if (options.reduce_each_micro_batch) {
@@ -44,6 +45,20 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
           Tensor(device.memory(), DType::f32, Shape{plan.largest_bucket()}, "gradient buckets");
     }
     partial_ = Tensor(device.memory(), DType::f32, Shape{largest_partial}, "gradient buckets");
+  }
+}
+
+void GradientReducer::allocate_square_sums() {
+  std::int64_t blocks = 0;
+  for (const Unit& unit : layout_.units())
+    if (!unit.frozen) blocks += unit.shard / kernels::kNormBlock;
+  square_sums_ = Tensor(device_.memory(), DType::f64, Shape{blocks}, "norm workspace");
+  blocks = 0;
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    if (layout_.unit(unit).frozen) continue;
+    const std::int64_t count = layout_.unit(unit).shard / kernels::kNormBlock;
+    state(unit).square_sums = square_sums_.view().flat(blocks, count);
+    blocks += count;
   }
 }
 
@@ -69,6 +84,7 @@ void GradientReducer::begin_micro_batch(int index, bool last) {
   last_ = last;
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     buckets_[bucket].waiting = static_cast<int>(plan_.buckets[bucket].slots.size());
+    buckets_[bucket].reduced = false;
     if (index == 0) buckets_[bucket].filled = false;
   }
 }
@@ -87,14 +103,14 @@ GradientReducer::BufferState& GradientReducer::buffer_of(int bucket) {
 }
 
 View GradientReducer::slot(int unit) {
-  if (writes_in_place()) return units_[static_cast<std::size_t>(unit)].accumulator.view();
+  if (writes_in_place()) return state(unit).accumulator.view();
   const int bucket = plan_.bucket_of[static_cast<std::size_t>(unit)];
   return buffer_of(bucket).storage.view().flat(plan_.slot_offset[static_cast<std::size_t>(unit)],
                                                layout_.unit(unit).padded);
 }
 
 View GradientReducer::open(int unit) {
-  View& open = units_[static_cast<std::size_t>(unit)].open;
+  View& open = state(unit).open;
   if (open.defined()) return open;
   open = slot(unit);
   const BufferState& buffer = buffer_of(plan_.bucket_of[static_cast<std::size_t>(unit)]);
@@ -107,7 +123,7 @@ View GradientReducer::open(int unit) {
 
 void GradientReducer::ready(int unit) {
   const auto index = static_cast<std::size_t>(plan_.bucket_of[static_cast<std::size_t>(unit)]);
-  units_[static_cast<std::size_t>(unit)].open = View();
+  state(unit).open = View();
   if (--buckets_[index].waiting == 0) flush(index);
 }
 
@@ -124,12 +140,13 @@ void GradientReducer::flush(std::size_t index) {
     if (last_) reduce_accumulated(index);
   }
   reduce_.record(buffer_of(static_cast<int>(index)).free);
+  if (last_ && !coalescing_) complete(index);
 }
 
 void GradientReducer::accumulate(std::size_t index) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   for (const BucketPlan::Slot& entry : bucket.slots) {
-    const View accumulator = units_[static_cast<std::size_t>(entry.unit)].accumulator.view();
+    const View accumulator = state(entry.unit).accumulator.view();
     if (micro_batch_ == 0) {
       kernels::convert(reduce_, slot(entry.unit), accumulator);
     } else {
@@ -142,8 +159,7 @@ void GradientReducer::reduce_accumulated(std::size_t index) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   std::vector<ReduceSegment> segments;
   for (const BucketPlan::Slot& entry : bucket.slots) {
-    segments.push_back(
-        {units_[static_cast<std::size_t>(entry.unit)].accumulator.view(), reduced(entry.unit)});
+    segments.push_back({state(entry.unit).accumulator.view(), reduced(entry.unit)});
   }
   sum_over_ranks(segments);
 }
@@ -157,7 +173,7 @@ void GradientReducer::reduce_into_shards(std::size_t index) {
   std::int64_t offset = 0;
   for (const BucketPlan::Slot& entry : bucket.slots) {
     const std::int64_t shard = layout_.unit(entry.unit).shard;
-    const Tensor& coalesced = units_[static_cast<std::size_t>(entry.unit)].coalesced;
+    const Tensor& coalesced = state(entry.unit).coalesced;
     const View source = buckets_[index].coalesced ? coalesced.view() : slot(entry.unit);
     segments.push_back({source, first ? reduced(entry.unit) : partial_.view().flat(offset, shard)});
     offset += shard;
@@ -175,7 +191,7 @@ void GradientReducer::begin_coalescing() {
   if (!options_.reduce_each_micro_batch) return;  // whole already, and reduced at the window's end
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
     for (const BucketPlan::Slot& entry : bucket.slots) {
-      Tensor& sum = units_[static_cast<std::size_t>(entry.unit)].coalesced;
+      Tensor& sum = state(entry.unit).coalesced;
       if (sum.defined()) continue;
       sum = Tensor(device_.memory(), options_.accumulation_dtype,
                    Shape{layout_.unit(entry.unit).padded}, "gradients");
@@ -186,7 +202,7 @@ void GradientReducer::begin_coalescing() {
 void GradientReducer::coalesce(std::size_t index) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   for (const BucketPlan::Slot& entry : bucket.slots) {
-    const View sum = units_[static_cast<std::size_t>(entry.unit)].coalesced.view();
+    const View sum = state(entry.unit).coalesced.view();
     if (!buckets_[index].coalesced) {
       kernels::convert(reduce_, slot(entry.unit), sum);
     } else {
@@ -246,17 +262,34 @@ void GradientReducer::reduce_to_shards(const std::vector<ReduceSegment>& segment
   }
 }
 
+/// The bucket's gradients of the window are reduced: the norm's first level, while they are near.
+void GradientReducer::complete(std::size_t index) {
+  for (const BucketPlan::Slot& entry : plan_.buckets[index].slots) sum_squares(reduce_, entry.unit);
+  reduce_.record(buckets_[index].done);
+  buckets_[index].reduced = true;
+}
+
 void GradientReducer::finish(Stream& stream) {
-  if (!last_ && !options_.reduce_each_micro_batch) {  // the caller ended the window after the fact
-    for (std::size_t index = 0; index < buckets_.size(); ++index) reduce_accumulated(index);
+  for (std::size_t index = 0; index < buckets_.size(); ++index) {
+    if (!buckets_[index].reduced) {  // the caller ended the window after the fact
+      if (!last_ && !options_.reduce_each_micro_batch) reduce_accumulated(index);
+      complete(index);
+    }
+    stream.wait(buckets_[index].done);
   }
-  Event reduced;
-  reduce_.record(reduced);
-  stream.wait(reduced);
+}
+
+void GradientReducer::sum_squares(Stream& stream, int unit) {
+  if (options_.square_sums) kernels::square_sums(stream, reduced(unit), state(unit).square_sums);
+}
+
+void GradientReducer::refresh_square_sums(Stream& stream) {
+  for (const BucketPlan::Bucket& bucket : plan_.buckets)
+    for (const BucketPlan::Slot& entry : bucket.slots) sum_squares(stream, entry.unit);
 }
 
 View GradientReducer::reduced(int unit) {
-  const View accumulator = units_[static_cast<std::size_t>(unit)].accumulator.view();
+  const View accumulator = state(unit).accumulator.view();
   if (options_.shard_accumulators) return accumulator;
   const std::int64_t shard = layout_.unit(unit).shard;
   return accumulator.flat(groups_.shard->rank() * shard, shard);

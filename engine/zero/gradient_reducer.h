@@ -32,6 +32,7 @@ struct GradientReducerOptions {
   bool prescale = false;          ///< Divide before the sum instead of after it.
   double predivide_factor = 1.0;  ///< Divide by this before the sum, by the rest after it.
   std::optional<DType> wire;  ///< communication_data_type, when it is not what is summed anyway.
+  bool square_sums = true;    ///< Take the block sums of the norm.
 };
 
 /// Whether reduce_scatter false needs fp32 copies of 16-bit buckets.
@@ -52,7 +53,7 @@ class GradientReducer {
   /// All of the unit's gradients of this micro-batch are enqueued on the compute stream.
   void ready(int unit);
   /// The window's gradients are being reduced: work enqueued on `stream` from here on sees
-  /// reduced().
+  /// reduced() and square_sums().
   void finish(Stream& stream);
 
   /// Between the two, micro-batches are only added up on this rank; the end reduces their sum as
@@ -63,6 +64,13 @@ class GradientReducer {
   /// This rank's shard of the averaged gradient, [shard] in accumulation_dtype; valid after finish,
   /// until the next window.
   View reduced(int unit);
+  /// Sums of squares of the same in fp64, one per kNormBlock elements, of all trainable units in
+  /// order, taken bucket by bucket as they are reduced; undefined when the options say not to.
+  ConstView square_sums() const {
+    return options_.square_sums ? ConstView(square_sums_.view()) : ConstView();
+  }
+  /// Enqueues on `stream` to take them anew: reduced() was changed.
+  void refresh_square_sums(Stream& stream);
 
  private:
   struct BufferState {
@@ -73,13 +81,18 @@ class GradientReducer {
     int waiting = 0;         ///< Units not ready yet in this micro-batch.
     bool filled = false;     ///< The shards' accumulators hold something of this window.
     bool coalesced = false;  ///< The coalesced sums do.
+    bool reduced = false;    ///< The window's gradients are, and their squares summed.
+    Event done;              ///< The point where they were.
   };
   struct UnitState {
     Tensor accumulator;  ///< Padded, or the shard.
     Tensor
         coalesced;  ///< Padded: the sum of coalesced micro-batches, where accumulator is a shard.
     View open;
+    View square_sums;
   };
+  UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  void allocate_square_sums();
   void allocate_buffers();
   bool writes_in_place() const;
   BufferState& buffer_of(int bucket);
@@ -89,6 +102,8 @@ class GradientReducer {
   void reduce_accumulated(std::size_t bucket);
   void coalesce(std::size_t bucket);
   void reduce_into_shards(std::size_t bucket);
+  void complete(std::size_t bucket);
+  void sum_squares(Stream& stream, int unit);
   void sum_over_ranks(const std::vector<ReduceSegment>& segments);
   void reduce_to_shards(const std::vector<ReduceSegment>& segments, const ReduceOptions& options);
 
@@ -105,6 +120,7 @@ class GradientReducer {
   std::vector<BucketState> buckets_;
   Tensor all_reduced_;  ///< fp32 copies of one bucket's 16-bit gradients, for reduce_scatter false.
   Tensor partial_;      ///< Reduced shards of one bucket on their way into the accumulators.
+  Tensor square_sums_;
   int micro_batch_ = 0;
   bool last_ = false;
   bool coalescing_ = false;

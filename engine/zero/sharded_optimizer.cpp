@@ -2,104 +2,219 @@
 
 #include <algorithm>
 
-#include "zero3d/engine/zero/tensor_norm_step.h"
+#include "zero3d/engine/zero/tile_window.h"
 #include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
+namespace {
 
-std::vector<Tile> plan_tiles(const ParamLayout& layout, std::int64_t tile_elements) {
-  constexpr std::int64_t kStep = ParamLayout::kAlignment;
-  std::vector<Tile> tiles;
-  for (int unit = 0; unit < layout.unit_count(); ++unit) {
-    if (layout.unit(unit).frozen) continue;
-    const std::int64_t shard = layout.unit(unit).shard;
-    const std::int64_t size = tile_elements <= 0 || tile_elements >= shard
-                                  ? shard
-                                  : (tile_elements + kStep - 1) / kStep * kStep;
-    for (std::int64_t begin = 0; begin < shard; begin += size)
-      tiles.push_back({unit, begin, std::min(size, shard - begin)});
+std::vector<RuleNeeds> needs_of(const OptimizerSetup& setup) {
+  std::vector<RuleNeeds> needs;
+  for (int group = 0; group < setup.group_count(); ++group)
+    needs.push_back(setup.group(group).rule->needs());
+  return needs;
+}
+
+}  // namespace
+
+std::vector<RecordLayout> plan_records(const ParamLayout& layout, const OptimizerSetup& setup,
+                                       const ShardedOptimizerOptions& options) {
+  const std::int64_t record = tile_sizes(options.tile_elements).record;
+  std::vector<RecordLayout> records;
+  for (const Unit& unit : layout.units()) {
+    if (unit.frozen) {
+      records.emplace_back();
+      continue;
+    }
+    const UpdateRule& rule = *setup.group(unit.group).rule;
+    std::vector<RecordPart> parts;
+    if (options.has_masters()) parts.push_back({options.master_dtype});
+    for (const StateSpec& state : rule.states())
+      parts.push_back({state.may_be_bf16 ? options.moment_dtype : DType::f32, state.initial});
+    if (rule.needs() == RuleNeeds::tensor_norms) parts.push_back({DType::f32});
+    records.emplace_back(unit.shard, record, std::move(parts));
   }
-  return tiles;
+  return records;
 }
 
 ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, const ModelPart& part,
-                                   ParameterStore& parameters, const OptimizerSetup& setup,
-                                   const ShardedOptimizerOptions& options, Stream& compute)
+                                   ZeroGroups& groups, ParameterStore& parameters,
+                                   const OptimizerSetup& setup,
+                                   const ShardedOptimizerOptions& options, Stream& compute,
+                                   Stream& reduce)
     : device_(device),
       layout_(layout),
       parameters_(parameters),
       setup_(setup),
       options_(options),
       compute_(compute),
-      tiles_(plan_tiles(layout, options.tile_elements)) {
-  std::vector<UnitStateShape> units;
-  for (const Unit& unit : layout.units()) {
-    UnitStateShape shape;
-    shape.elements = unit.frozen ? 0 : unit.shard;
-    shape.master = has_masters();
-    shape.master_dtype = options.master_dtype;
-    for (const StateSpec& state : setup.group(unit.group).rule->states()) {
-      shape.states.push_back(
-          {state.may_be_bf16 ? options.moment_dtype : DType::f32, state.initial});
-    }
-    units.push_back(std::move(shape));
+      reduce_(reduce),
+      records_(plan_records(layout, setup, options)),
+      tiles_(plan_tiles(layout, tile_sizes(options.tile_elements).tile)),
+      plan_(plan_update(layout, needs_of(setup), tile_sizes(options.tile_elements).tile)),
+      store_(options.store(device, records_)),
+      tensor_norms_(device, layout, part, setup),
+      matrices_(device, layout, groups, setup) {
+  initialise();
+}
+
+void ShardedOptimizer::walk(std::vector<Tile> tiles,
+                            const std::function<void(const Tile&, const View&)>& visit) {
+  TileWindow window(*store_, tiles, compute_);
+  for (const Tile& tile : tiles) {
+    visit(tile, window.acquire());
+    window.release();
   }
-  states_ = make_device_state_store(device, compute, units);
-  tensor_norms_ = std::make_unique<TensorNormStep>(device, layout, part, setup);
 }
 
-ShardedOptimizer::~ShardedOptimizer() = default;
-
-void ShardedOptimizer::master_from_parameter(const Tile& tile) {
-  const TileViews views = states_->fetch(compute_, tile);
-  kernels::convert(compute_, parameters_.shard(tile.unit).flat(tile.begin, tile.count),
-                   views.master);
-  states_->commit(compute_, tile);
-}
-
-void ShardedOptimizer::initialise_masters() {
-  if (!has_masters()) return;
-  for (const Tile& tile : tiles_) master_from_parameter(tile);
-}
-
-void ShardedOptimizer::refresh_master(int index) {
-  if (!has_masters()) return;
-  const LayoutParameter& parameter = layout_.parameter(index);
-  const std::int64_t shard = layout_.unit(parameter.unit).shard;
-  const std::int64_t first = parameters_.shard_rank() * shard;  // of this rank's shard in the unit
-  constexpr std::int64_t kStep = ParamLayout::kAlignment;
-  const std::int64_t begin = std::max(parameter.offset, first);
-  const std::int64_t end =
-      std::min((parameter.offset + parameter.numel() + kStep - 1) / kStep * kStep, first + shard);
-  if (begin < end) master_from_parameter({parameter.unit, begin - first, end - begin});
-}
-
-UpdateSlice ShardedOptimizer::fetch(Stream& stream, const Tile& tile, GradientReducer& gradients) {
-  const View parameter = parameters_.shard(tile.unit).flat(tile.begin, tile.count);
-  TileViews views = states_->fetch(stream, tile);
-  UpdateSlice slice;
-  slice.master = has_masters() ? views.master : parameter;
-  slice.gradient = gradients.reduced(tile.unit).flat(tile.begin, tile.count);
-  slice.states = std::move(views.states);
-  if (has_masters()) slice.copy = parameter;
-  return slice;
-}
-
-void ShardedOptimizer::step(GradientReducer& gradients, const std::vector<GroupSettings>& groups,
-                            const StepContext& context) {
-  if (tensor_norms_->needed()) tensor_norms_->run(compute_, gradients, *this, groups, context);
-  for (std::size_t i = 0; i < tiles_.size(); ++i) {
-    const Tile& tile = tiles_[i];
-    const int group = layout_.unit(tile.unit).group;
-    const UpdateRule& rule = *setup_.group(group).rule;
-    if (rule.needs() != RuleNeeds::tensor_norms) {
-      const UpdateSlice slice = fetch(compute_, tile, gradients);
-      rule.update(compute_, groups[static_cast<std::size_t>(group)], context, {&slice, 1});
-      commit(compute_, tile);
+void ShardedOptimizer::initialise() {
+  walk(tiles_, [this](const Tile& tile, const View& bytes) {
+    const std::vector<RecordPart>& parts = records_[static_cast<std::size_t>(tile.unit)].parts();
+    device_.fill_zero(compute_, bytes);
+    for (const StateSlice& slice : slices(tile, bytes)) {
+      for (std::size_t i = 0; i < slice.states.size(); ++i) {
+        const View state = slice.states[i];
+        const float value = parts[i + (options_.has_masters() ? 1 : 0)].initial;
+        if (value == 0) continue;
+        ZERO3D_CHECK(state.dtype() == DType::f32, "a state with an initial value is fp32");
+        compute_.launch("initial state", {writes(state)},
+                        [state, value] { std::fill_n(state.as<float>(), state.numel(), value); });
+      }
+      master_from_parameter(slice);
     }
-    const bool unit_done = i + 1 == tiles_.size() || tiles_[i + 1].unit != tile.unit;
-    if (unit_done) parameters_.publish(tile.unit);
+  });
+}
+
+void ShardedOptimizer::master_from_parameter(const StateSlice& slice) {
+  if (!slice.master.defined()) return;
+  kernels::convert(compute_, parameters_.shard(slice.unit).flat(slice.begin, slice.count),
+                   slice.master);
+}
+
+void ShardedOptimizer::for_each_slice(const std::function<void(const StateSlice&)>& visit) {
+  walk(tiles_, [&](const Tile& tile, const View& bytes) {
+    for (const StateSlice& slice : parameter_slices(tile, bytes)) visit(slice);
+  });
+}
+
+void ShardedOptimizer::refresh_master(int parameter) {
+  if (!options_.has_masters()) return;
+  std::vector<Tile> tiles = tiles_;
+  std::erase_if(tiles,
+                [&](const Tile& tile) { return tile.unit != layout_.parameter(parameter).unit; });
+  walk(std::move(tiles), [&](const Tile& tile, const View& bytes) {
+    for (const StateSlice& slice : parameter_slices(tile, bytes))
+      if (slice.parameter == parameter) master_from_parameter(slice);
+  });
+}
+
+/// Cuts `range` at records.
+void ShardedOptimizer::add_slices(const Tile& tile, const View& bytes, const StateSlice& range,
+                                  std::vector<StateSlice>& slices) const {
+  const RecordLayout& records = records_[static_cast<std::size_t>(tile.unit)];
+  const UpdateRule& rule = *setup_.group(layout_.unit(tile.unit).group).rule;
+  const std::size_t states = rule.states().size();
+  for (std::int64_t done = 0; done < range.count;) {
+    StateSlice slice = range;
+    slice.begin += done;
+    slice.first += done;
+    slice.count = records.run(slice.begin, range.count - done);
+    done += slice.count;
+    std::size_t part = 0;
+    const auto next = [&] {
+      return records.view(bytes, tile.begin, part++, slice.begin, slice.count);
+    };
+    if (options_.has_masters()) slice.master = next();
+    for (std::size_t i = 0; i < states; ++i) slice.states.push_back(next());
+    if (part < records.parts().size()) slice.workspace = next();
+    slices.push_back(std::move(slice));
   }
+}
+
+std::vector<StateSlice> ShardedOptimizer::slices(const Tile& tile, const View& bytes) const {
+  std::vector<StateSlice> result;
+  add_slices(tile, bytes, {tile.unit, tile.begin, tile.count}, result);
+  return result;
+}
+
+std::vector<StateSlice> ShardedOptimizer::parameter_slices(const Tile& tile,
+                                                           const View& bytes) const {
+  std::vector<StateSlice> result;
+  const std::int64_t shard = parameters_.shard_rank() * layout_.unit(tile.unit).shard;
+  for (const ParameterRun& run : layout_.runs(tile.unit, shard + tile.begin, tile.count)) {
+    add_slices(tile, bytes,
+               {tile.unit, tile.begin + run.offset, run.count, run.parameter, run.first}, result);
+  }
+  return result;
+}
+
+/// What a rule sees: the parameter is its own master, or gets a copy of it.
+std::vector<UpdateSlice> ShardedOptimizer::update_slices(const std::vector<StateSlice>& states,
+                                                         GradientReducer& gradients) const {
+  std::vector<UpdateSlice> result;
+  for (const StateSlice& state : states) {
+    const View parameter = parameters_.shard(state.unit).flat(state.begin, state.count);
+    UpdateSlice slice;
+    slice.master = state.master.defined() ? state.master : parameter;
+    slice.gradient = gradients.reduced(state.unit).flat(state.begin, state.count);
+    slice.states = state.states;
+    if (state.master.defined()) slice.copy = parameter;
+    result.push_back(std::move(slice));
+  }
+  return result;
+}
+
+void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& stream,
+                           const UpdateInputs& inputs, float gradient_factor) {
+  const StepContext context{inputs.step, gradient_factor};
+  std::vector<Tile> tiles;
+  for (const UpdateStep& step : steps)
+    if (step.tile.count > 0) tiles.push_back(step.tile);
+  TileWindow window(*store_, std::move(tiles), stream);
+  std::vector<StateSlice> states;
+  for (const UpdateStep& step : steps) {
+    const UpdateRule& rule = *setup_.group(step.group).rule;
+    const RuleCall call{stream, rule, inputs.groups[static_cast<std::size_t>(step.group)], context};
+    if (step.tile.count > 0) {
+      const bool by_parameter = rule.needs() == RuleNeeds::tensor_norms;
+      const View bytes = window.acquire();
+      states = by_parameter ? parameter_slices(step.tile, bytes) : slices(step.tile, bytes);
+    }
+    switch (step.phase) {
+      case UpdatePhase::blend:
+        matrices_.blend(call, states, update_slices(states, inputs.gradients));
+        break;
+      case UpdatePhase::orthogonalise:
+        matrices_.orthogonalise(call, step.tile.unit, inputs.loss_scale,
+                                inputs.gradients.reduced(step.tile.unit));
+        break;
+      case UpdatePhase::directions:
+        tensor_norms_.prepare(call, states, update_slices(states, inputs.gradients));
+        break;
+      case UpdatePhase::norms:
+        tensor_norms_.exchange(stream);
+        break;
+      case UpdatePhase::apply:
+        tensor_norms_.apply(call, states, update_slices(states, inputs.gradients));
+        break;
+      case UpdatePhase::update:
+        rule.update(stream, call.settings, context, update_slices(states, inputs.gradients));
+        break;
+    }
+    if (step.tile.count > 0) window.release();
+    if (step.ends_unit) parameters_.publish(step.tile.unit);
+  }
+}
+
+void ShardedOptimizer::transform(const UpdateInputs& inputs) {
+  run(plan_.transform, reduce_, inputs, static_cast<float>(1.0 / inputs.loss_scale));
+  Event transformed;
+  reduce_.record(transformed);
+  compute_.wait(transformed);
+}
+
+void ShardedOptimizer::update(const UpdateInputs& inputs) {
+  run(plan_.update, compute_, inputs, inputs.gradient_factor);
   parameters_.end_step();
 }
 

@@ -1,68 +1,39 @@
 #include "zero3d/engine/zero/state_store.h"
 
-#include <algorithm>
-
 namespace zero3d {
 namespace {
 
-void initialise(Device& device, Stream& stream, const View& state, float value) {
-  if (value == 0) return device.fill_zero(stream, state);
-  ZERO3D_CHECK(state.dtype() == DType::f32, "a state with an initial value is fp32");
-  stream.launch("initial state", {writes(state)},
-                [state, value] { std::fill_n(state.as<float>(), state.numel(), value); });
-}
-
 class DeviceStateStore final : public StateStore {
  public:
-  DeviceStateStore(Device& device, Stream& stream, const std::vector<UnitStateShape>& units)
-      : units_(units.size()) {
-    for (std::size_t index = 0; index < units.size(); ++index) {
-      const UnitStateShape& shape = units[index];
-      if (shape.elements == 0) continue;
-      if (shape.master)
-        units_[index].master =
-            Tensor(device.memory(), shape.master_dtype, Shape{shape.elements}, "master weights");
-      for (const StateShape& state : shape.states) {
-        units_[index].states.emplace_back(device.memory(), state.dtype, Shape{shape.elements},
-                                          "optimizer states");
-        initialise(device, stream, units_[index].states.back().view(), state.initial);
-      }
+  DeviceStateStore(Device& device, const std::vector<RecordLayout>& records)
+      : records_(records), units_(records.size()) {
+    for (std::size_t unit = 0; unit < records.size(); ++unit) {
+      if (records[unit].bytes() == 0) continue;
+      units_[unit] =
+          Tensor(device.memory(), DType::u8, Shape{records[unit].bytes()}, "optimizer states");
     }
   }
 
-  TileViews fetch(Stream&, const Tile& tile) override {
-    UnitState& unit = units_[static_cast<std::size_t>(tile.unit)];
-    TileViews views;
-    if (unit.master.defined()) views.master = unit.master.view().flat(tile.begin, tile.count);
-    for (Tensor& state : unit.states)
-      views.states.push_back(state.view().flat(tile.begin, tile.count));
-    return views;
+  int slots() const override { return 1; }
+
+  View open(int, const Tile& tile, Event&) override {
+    const auto unit = static_cast<std::size_t>(tile.unit);
+    const std::int64_t begin = records_[unit].offset(tile.begin);
+    return units_[unit].view().flat(begin, records_[unit].offset(tile.begin + tile.count) - begin);
   }
 
-  void commit(Stream&, const Tile&) override {}
-
-  std::int64_t bytes() const override {
-    std::size_t total = 0;
-    for (const UnitState& unit : units_) {
-      total += unit.master.view().bytes();
-      for (const Tensor& state : unit.states) total += state.view().bytes();
-    }
-    return static_cast<std::int64_t>(total);
-  }
+  void close(int, const Tile&, const Event&) override {}
 
  private:
-  struct UnitState {
-    Tensor master;
-    std::vector<Tensor> states;
-  };
-  std::vector<UnitState> units_;
+  const std::vector<RecordLayout>& records_;
+  std::vector<Tensor> units_;
 };
 
 }  // namespace
 
-std::unique_ptr<StateStore> make_device_state_store(Device& device, Stream& stream,
-                                                    const std::vector<UnitStateShape>& units) {
-  return std::make_unique<DeviceStateStore>(device, stream, units);
+std::unique_ptr<StateStore> make_device_state_store(Device& device,
+                                                    const std::vector<RecordLayout>& records) {
+  return std::make_unique<DeviceStateStore>(device, records);
 }
 
 }  // namespace zero3d

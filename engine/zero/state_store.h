@@ -1,52 +1,50 @@
-// Where the optimizer's state lives. It is only ever reached tile by tile: fetch() before an
-// update, commit() after it, so that a store may keep it in another tier and move it meanwhile.
+// Where the records of the optimizer's state live. A store hands out tiles, a few at a time, in
+// slots: it may keep everything at hand, or bring a tile from another tier and take it back when
+// the work on it is done. TileWindow decides when.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/engine/zero/record_layout.h"
 
 namespace zero3d {
 
-/// A run of one unit's shard that is updated together; begin and count are multiples of 1,024
-/// elements.
-struct Tile {
+/// A run of a unit's shard that lies in one record, and what the optimizer keeps of it.
+struct StateSlice {
   int unit = 0;
-  std::int64_t begin = 0;
+  std::int64_t begin = 0;  ///< Of its first element in the shard.
   std::int64_t count = 0;
-};
-
-struct TileViews {
-  View master;               ///< Undefined when the training parameter is its own master.
-  std::vector<View> states;  ///< In the rule's order.
+  int parameter = -1;      ///< When it was cut to one parameter: which, ...
+  std::int64_t first = 0;  ///< ... and its first element there.
+  View master;             ///< Undefined when the training parameter is its own master.
+  std::vector<View> states;
+  View workspace;  ///< What lives within one step only; undefined when the rule needs none.
 };
 
 class StateStore {
  public:
   virtual ~StateStore() = default;
-  /// Views for work on `stream`, which waits for them if it must.
-  virtual TileViews fetch(Stream& stream, const Tile& tile) = 0;
-  /// Work that wrote the tile's views is enqueued on `stream`.
-  virtual void commit(Stream& stream, const Tile& tile) = 0;
-  virtual std::int64_t bytes() const = 0;
+  /// Tiles that can be open at once; 1 where everything is at hand and nothing to be read ahead.
+  virtual int slots() const = 0;
+  /// Starts to bring a tile's records into a slot (from 0) that is closed, after all that close()
+  /// said of the slot and of the tile. Returns the bytes, to be used by work that waits for `ready`
+  /// if that is recorded.
+  virtual View open(int slot, const Tile& tile, Event& ready) = 0;
+  /// The work that uses the slot's tile ends at `used`: its bytes may be taken back after it.
+  virtual void close(int slot, const Tile& tile, const Event& used) = 0;
 };
 
-struct StateShape {
-  DType dtype = DType::f32;
-  float initial = 0;  ///< Every element's value before the first update.
-};
+/// Makes the store of one rank. `records[u]` is the layout of unit u's state, empty for frozen
+/// units; it outlives the store. What the bytes hold at first does not matter.
+using StateStoreFactory =
+    std::function<std::unique_ptr<StateStore>(Device&, const std::vector<RecordLayout>& records)>;
 
-struct UnitStateShape {
-  std::int64_t elements = 0;  ///< Of the shard; 0: no state.
-  bool master = false;        ///< Keep a master (the training parameter is not its own).
-  DType master_dtype = DType::f32;
-  std::vector<StateShape> states;
-};
-
-/// Keeps everything in device memory, states at their initial values.
-std::unique_ptr<StateStore> make_device_state_store(Device& device, Stream& stream,
-                                                    const std::vector<UnitStateShape>& units);
+/// Keeps everything in device memory.
+std::unique_ptr<StateStore> make_device_state_store(Device& device,
+                                                    const std::vector<RecordLayout>& records);
 
 }  // namespace zero3d

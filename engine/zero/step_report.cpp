@@ -17,16 +17,14 @@ struct StepReporter::Part {
 
 StepReporter::StepReporter(Device& device, const ParamLayout& layout, const ModelPart& part)
     : device_(device), layout_(layout), model_part_(part), mesh_(*part.mesh) {
-  std::int64_t blocks = 0;
+  std::int64_t first = 0;
   for (int unit = 0; unit < layout.unit_count(); ++unit) {
     if (layout.unit(unit).frozen) continue;
-    blocks += layout.unit(unit).shard / kernels::kNormBlock;
-    if (!part.owner[static_cast<std::size_t>(unit)]) continue;
-    units_.push_back(unit);
-    blocks_ += layout.unit(unit).shard / kernels::kNormBlock;
+    const std::int64_t blocks = layout.unit(unit).shard / kernels::kNormBlock;
+    if (part.owner[static_cast<std::size_t>(unit)]) units_.push_back({unit, first, blocks});
+    first += blocks;
   }
   const auto bytes = static_cast<std::int64_t>(sizeof(Part));
-  block_sums_ = Tensor(device.memory(), DType::f64, Shape{blocks}, "norm workspace");
   losses_ = Tensor(device.memory(), DType::f64, Shape{1}, "norm workspace");
   mine_ = Tensor(device.memory(), DType::u8, Shape{bytes}, "norm workspace");
   all_ = Tensor(device.memory(), DType::u8, Shape{bytes * mesh_.world().size()}, "norm workspace");
@@ -51,48 +49,35 @@ void StepReporter::add_loss(Stream& stream, const ConstView& loss) {
 
 /// The first unit's first parameter whose block sum is not finite. Parameters start at block
 /// boundaries, so blocks name them.
-void StepReporter::find_non_finite(const double* sums, Part& part) const {
-  std::int64_t block = 0;
-  for (int unit : units_) {
-    const std::int64_t shard = layout_.unit(unit).shard;
-    for (const ParameterRun& run : layout_.runs(unit, model_part_.shard * shard, shard)) {
-      const std::int64_t first = block + run.offset / kernels::kNormBlock;
-      const std::int64_t last =
-          block + (run.offset + run.count + kernels::kNormBlock - 1) / kernels::kNormBlock;
+void StepReporter::find_non_finite(const double* squares, Part& part) const {
+  for (const Counted& counted : units_) {
+    const std::int64_t shard = layout_.unit(counted.unit).shard;
+    for (const ParameterRun& run : layout_.runs(counted.unit, model_part_.shard * shard, shard)) {
+      const std::int64_t first = counted.first + run.offset / kernels::kNormBlock;
+      const std::int64_t last = first + (run.count + kernels::kNormBlock - 1) / kernels::kNormBlock;
       for (std::int64_t i = first; i < last; ++i) {
-        if (std::isfinite(sums[i])) continue;
+        if (std::isfinite(squares[i])) continue;
         part.bad_parameter = model_part_.numbers[static_cast<std::size_t>(run.parameter)];
-        part.bad_is_nan = std::isnan(sums[i]) ? 1 : 0;
+        part.bad_is_nan = std::isnan(squares[i]) ? 1 : 0;
         return;
       }
     }
-    block += shard / kernels::kNormBlock;
   }
 }
 
-/// Enqueues the block sums of the reduced gradients: the norm's first level.
-void StepReporter::sum_blocks(Stream& stream, GradientReducer& reducer) {
-  std::int64_t first = 0;
-  for (int unit : units_) {
-    const std::int64_t blocks = layout_.unit(unit).shard / kernels::kNormBlock;
-    kernels::square_sums(stream, reducer.reduced(unit), block_sums_.view().flat(first, blocks));
-    first += blocks;
-  }
-}
-
-StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int micro_batches,
-                                  bool with_norm) {
-  if (with_norm) sum_blocks(stream, reducer);
-  const View sums = block_sums_.view().flat(0, with_norm ? blocks_ : 0);
+StepReport StepReporter::exchange(Stream& stream, const ConstView& squares, int micro_batches) {
   const View losses = losses_.view();
   const View mine = mine_.view();
   const bool has_loss = losses_started_ && mesh_.counts_loss();
-  stream.launch("norm of this rank", {reads(sums), reads(losses), writes(mine)},
-                [this, sums, losses, mine, has_loss] {
+  stream.launch("norm of this rank", {reads(squares), reads(losses), writes(mine)},
+                [this, squares, losses, mine, has_loss] {
                   Part part;
-                  const double* values = sums.as<double>();
-                  for (std::int64_t i = 0; i < sums.numel(); ++i) part.squares.add(values[i]);
-                  if (!part.squares.finite()) find_non_finite(values, part);
+                  const double* sums = squares.defined() ? squares.as<double>() : nullptr;
+                  for (const Counted& unit : units_) {
+                    for (std::int64_t i = 0; sums && i < unit.count; ++i)
+                      part.squares.add(sums[unit.first + i]);
+                  }
+                  if (!part.squares.finite()) find_non_finite(sums, part);
                   part.loss = has_loss ? *losses.as<double>() : 0;
                   std::memcpy(mine.data(), &part, sizeof part);
                 });
@@ -104,7 +89,7 @@ StepReport StepReporter::exchange(Stream& stream, GradientReducer& reducer, int 
   losses_started_ = false;
   StepReport report = merge();
   report.loss /= static_cast<double>(mesh_.size(Axis::dp)) * micro_batches;
-  if (!with_norm) report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
+  if (!squares.defined()) report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   return report;
 }
 

@@ -9,7 +9,6 @@
 
 #include "zero3d/core/exact_sum.h"
 #include "zero3d/device/device.h"
-#include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/model_part.h"
 
 namespace zero3d {
@@ -34,34 +33,36 @@ class StepReporter {
   /// The referred objects must outlive this.
   StepReporter(Device& device, const ParamLayout& layout, const ModelPart& part);
 
-  /// Device bytes of the exchange itself, beside the block sums.
+  /// Device bytes.
   static std::int64_t exchange_bytes(int ranks);
 
   /// Enqueues on `stream`: adds this micro-batch's mean loss, loss[0] / loss[1] (0 when no token
   /// counted).
   void add_loss(Stream& stream, const ConstView& loss);
-  /// Enqueues the block sums of all reduced gradients and the exchange, then waits for the result.
-  /// Resets for the next step.
-  /// `with_norm` false leaves the gradients unread: the norm is NaN and they count as finite.
-  StepReport exchange(Stream& stream, GradientReducer& reducer, int micro_batches,
-                      bool with_norm = true);
+  /// Enqueues the exchange, then waits for the result. Resets for the next step. `squares`: the
+  /// block sums of the reduced gradients of all trainable units; undefined leaves the norm NaN, and
+  /// they count as finite.
+  StepReport exchange(Stream& stream, const ConstView& squares, int micro_batches);
 
  private:
   struct Part;
-  void sum_blocks(Stream& stream, GradientReducer& reducer);
   StepReport merge() const;
-  void find_non_finite(const double* sums, Part& part) const;
+  void find_non_finite(const double* squares, Part& part) const;
 
   Device& device_;
   const ParamLayout& layout_;
   const ModelPart& model_part_;
   const Mesh& mesh_;
-  std::vector<int> units_;   ///< Trainable and of this rank to count, in order.
-  std::int64_t blocks_ = 0;  ///< Of their shards.
-  Tensor block_sums_;        ///< f64, one per 1,024 elements of the shards.
-  Tensor losses_;            ///< f64 [1]: this rank's sum of mean losses.
-  Tensor mine_;              ///< Part, as bytes.
-  Tensor all_;               ///< Parts of all ranks.
+  /// A unit that is trainable and this rank's to count, and its block sums.
+  struct Counted {
+    int unit = 0;
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
+  std::vector<Counted> units_;  ///< In order.
+  Tensor losses_;               ///< f64 [1]: this rank's sum of mean losses.
+  Tensor mine_;                 ///< Part, as bytes.
+  Tensor all_;                  ///< Parts of all ranks.
   bool losses_started_ = false;
 };
 

@@ -26,87 +26,102 @@ ExactSum load_sum(const std::byte* bytes, std::size_t index) {
 
 TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const ModelPart& part,
                                const OptimizerSetup& setup)
-    : layout_(layout),
-      part_(part),
-      stage_(part.mesh->group(Axis::stage)),
-      setup_(setup),
-      place_(layout.parameters().size(), -1) {
-  std::int64_t direction = 0;
+    : stage_(part.mesh->group(Axis::stage)),
+      first_block_(layout.units().size()),
+      place_(layout.parameters().size()) {
+  std::int64_t blocks = 0;
+  std::int64_t parameters = 0;
   for (int unit = 0; unit < layout.unit_count(); ++unit) {
     const Unit& entry = layout.unit(unit);
     if (!takes(entry, setup)) continue;
-    units_.push_back(unit);
-    for (int index : entry.parameters) {
-      place_[static_cast<std::size_t>(index)] = static_cast<int>(parameters_.size());
-      parameters_.push_back(index);
-    }
+    first_block_[static_cast<std::size_t>(unit)] = blocks;
+    for (int index : entry.parameters)
+      place_[static_cast<std::size_t>(index)] = static_cast<std::size_t>(parameters++);
+    const bool counts = part.owner[static_cast<std::size_t>(unit)];
     for (const ParameterRun& run : layout.runs(unit, part.shard * entry.shard, entry.shard)) {
-      const std::int64_t offset = direction + run.offset;
-      runs_.push_back(
-          {{unit, run.offset, run.count}, run.parameter, offset, offset / kernels::kNormBlock});
+      if (!counts) continue;
+      sums_.push_back({place_[static_cast<std::size_t>(run.parameter)],
+                       blocks + run.offset / kernels::kNormBlock, blocks_of(run.count)});
     }
-    direction += entry.shard;
+    blocks += entry.shard / kernels::kNormBlock;
   }
-  if (units_.empty()) return;
-  const auto pairs = static_cast<std::int64_t>(2 * parameters_.size());
-  const auto bytes = pairs * static_cast<std::int64_t>(sizeof(ExactSum));
-  direction_ = Tensor(device.memory(), DType::f32, Shape{direction}, "optimizer workspace");
-  parameter_sums_ = Tensor(device.memory(), DType::f64, Shape{direction / kernels::kNormBlock},
-                           "optimizer workspace");
-  direction_sums_ = Tensor(device.memory(), DType::f64, Shape{direction / kernels::kNormBlock},
-                           "optimizer workspace");
-  mine_ = Tensor(device.memory(), DType::u8, Shape{bytes}, "optimizer workspace");
-  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * stage_.size()}, "optimizer workspace");
-  norms_ = Tensor(device.memory(), DType::f64, Shape{pairs}, "optimizer workspace");
+  if (parameters == 0) return;
+  const std::int64_t bytes = 2 * parameters * static_cast<std::int64_t>(sizeof(ExactSum));
+  const auto allocate = [&](DType dtype, std::int64_t elements) {
+    return Tensor(device.memory(), dtype, Shape{elements}, "optimizer workspace");
+  };
+  parameter_sums_ = allocate(DType::f64, blocks);
+  direction_sums_ = allocate(DType::f64, blocks);
+  mine_ = allocate(DType::u8, bytes);
+  all_ = allocate(DType::u8, bytes * stage_.size());
+  norms_ = allocate(DType::f64, 2 * parameters);
 }
 
 std::int64_t TensorNormStep::workspace_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
                                              int stage_ranks) {
-  std::int64_t direction = 0;
+  std::int64_t blocks = 0;
   std::int64_t parameters = 0;
   for (const Unit& unit : layout.units()) {
     if (!takes(unit, setup)) continue;
-    direction += unit.shard;
+    blocks += unit.shard / kernels::kNormBlock;
     parameters += static_cast<std::int64_t>(unit.parameters.size());
   }
-  const auto sums = static_cast<std::int64_t>(sizeof(ExactSum)) * (1 + stage_ranks) +
-                    static_cast<std::int64_t>(sizeof(double));
-  return direction * static_cast<std::int64_t>(sizeof(float)) +
-         2 * direction / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
-         2 * parameters * sums;
+  const auto number = static_cast<std::int64_t>(sizeof(double));
+  const auto sums = static_cast<std::int64_t>(sizeof(ExactSum)) * (1 + stage_ranks);
+  return 2 * blocks * number + 2 * parameters * (sums + number);
 }
 
-TensorNormRule::Scratch TensorNormStep::scratch(const Run& run) {
-  const std::int64_t blocks = blocks_of(run.tile.count);
-  return {direction_.view().flat(run.direction, run.tile.count),
-          parameter_sums_.view().flat(run.sums, blocks),
-          direction_sums_.view().flat(run.sums, blocks)};
+std::vector<TensorNormRule::Scratch> TensorNormStep::scratch(
+    std::span<const StateSlice> states) const {
+  std::vector<TensorNormRule::Scratch> result;
+  for (const StateSlice& state : states) {
+    const std::int64_t first =
+        first_block_[static_cast<std::size_t>(state.unit)] + state.begin / kernels::kNormBlock;
+    const std::int64_t blocks = blocks_of(state.count);
+    result.push_back({state.workspace, parameter_sums_.view().flat(first, blocks),
+                      direction_sums_.view().flat(first, blocks)});
+  }
+  return result;
 }
 
-void TensorNormStep::exchange_norms(Stream& compute) {
+void TensorNormStep::prepare(const RuleCall& call, std::span<const StateSlice> states,
+                             std::span<const UpdateSlice> slices) {
+  static_cast<const TensorNormRule&>(call.rule).prepare(call.stream, call.settings, call.context,
+                                                        slices, scratch(states));
+}
+
+void TensorNormStep::apply(const RuleCall& call, std::span<const StateSlice> states,
+                           std::span<const UpdateSlice> slices) {
+  std::vector<ConstView> norms;
+  for (const StateSlice& state : states) {
+    const std::size_t place = place_[static_cast<std::size_t>(state.parameter)];
+    norms.emplace_back(norms_.view().flat(2 * static_cast<std::int64_t>(place), 2));
+  }
+  static_cast<const TensorNormRule&>(call.rule).apply(call.stream, call.settings, call.context,
+                                                      slices, scratch(states), norms);
+}
+
+void TensorNormStep::exchange(Stream& stream) {
   const View mine = mine_.view();
   const View all = all_.view();
   const View norms = norms_.view();
   const ConstView parameter_sums = parameter_sums_.view();
   const ConstView direction_sums = direction_sums_.view();
-  compute.launch("norms of this rank", {reads(parameter_sums), reads(direction_sums), writes(mine)},
-                 [this, mine, parameter_sums, direction_sums] {
-                   std::vector<ExactSum> sums(2 * parameters_.size());
-                   for (const Run& run : runs_) {
-                     if (!part_.owner[static_cast<std::size_t>(run.tile.unit)]) continue;
-                     const auto place =
-                         static_cast<std::size_t>(place_[static_cast<std::size_t>(run.parameter)]);
-                     for (std::int64_t i = 0; i < blocks_of(run.tile.count); ++i) {
-                       sums[2 * place].add(parameter_sums.as<double>()[run.sums + i]);
-                       sums[2 * place + 1].add(direction_sums.as<double>()[run.sums + i]);
-                     }
-                   }
-                   std::memcpy(mine.data(), sums.data(), mine.bytes());
-                 });
+  stream.launch("norms of this rank", {reads(parameter_sums), reads(direction_sums), writes(mine)},
+                [this, mine, parameter_sums, direction_sums] {
+                  std::vector<ExactSum> sums(mine.bytes() / sizeof(ExactSum));
+                  for (const Sums& run : sums_) {
+                    for (std::int64_t i = 0; i < run.count; ++i) {
+                      sums[2 * run.place].add(parameter_sums.as<double>()[run.first + i]);
+                      sums[2 * run.place + 1].add(direction_sums.as<double>()[run.first + i]);
+                    }
+                  }
+                  std::memcpy(mine.data(), sums.data(), mine.bytes());
+                });
   const GatherSegment segment{mine, all};
-  stage_.all_gather(compute, {&segment, 1});
+  stage_.all_gather(stream, {&segment, 1});
   const int ranks = stage_.size();
-  compute.launch("norms of all ranks", {reads(all), writes(norms)}, [all, norms, ranks] {
+  stream.launch("norms of all ranks", {reads(all), writes(norms)}, [all, norms, ranks] {
     const auto count = static_cast<std::size_t>(norms.numel());
     for (std::size_t i = 0; i < count; ++i) {
       ExactSum sum;
@@ -115,33 +130,6 @@ void TensorNormStep::exchange_norms(Stream& compute) {
       norms.as<double>()[i] = sum.value();
     }
   });
-}
-
-void TensorNormStep::run(Stream& compute, GradientReducer& gradients, ShardedOptimizer& optimizer,
-                         const std::vector<GroupSettings>& groups, const StepContext& context) {
-  const auto rule_of = [&](const Run& run) -> const TensorNormRule& {
-    return static_cast<const TensorNormRule&>(
-        *setup_.group(layout_.unit(run.tile.unit).group).rule);
-  };
-  const auto settings_of = [&](const Run& run) -> const GroupSettings& {
-    return groups[static_cast<std::size_t>(layout_.unit(run.tile.unit).group)];
-  };
-  for (const Run& run : runs_) {
-    const UpdateSlice slice = optimizer.fetch(compute, run.tile, gradients);
-    const TensorNormRule::Scratch temporary = scratch(run);
-    rule_of(run).prepare(compute, settings_of(run), context, {&slice, 1}, {&temporary, 1});
-    optimizer.commit(compute, run.tile);
-  }
-  exchange_norms(compute);
-  for (const Run& run : runs_) {
-    const UpdateSlice slice = optimizer.fetch(compute, run.tile, gradients);
-    const TensorNormRule::Scratch temporary = scratch(run);
-    const ConstView norms =
-        norms_.view().flat(2 * place_[static_cast<std::size_t>(run.parameter)], 2);
-    rule_of(run).apply(compute, settings_of(run), context, {&slice, 1}, {&temporary, 1},
-                       {&norms, 1});
-    optimizer.commit(compute, run.tile);
-  }
 }
 
 }  // namespace zero3d

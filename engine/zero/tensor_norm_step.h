@@ -1,15 +1,16 @@
-// LAMB's part of a step: the update of units whose rule scales each parameter's step by norms over
-// the whole parameter. Two passes over the shards with one exchange of norms between them, summed
-// exactly, so that they do not depend on how parameters are cut.
+// LAMB's phases of an update: directions of tiles with their norms' block sums, one exchange of
+// norms over whole parameters, summed exactly, so that they do not depend on how parameters are
+// cut, and the directions applied.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/optimizer_setup.h"
-#include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/model_part.h"
-#include "zero3d/engine/zero/sharded_optimizer.h"
+#include "zero3d/engine/zero/state_store.h"
+#include "zero3d/engine/zero/update_plan.h"
 
 namespace zero3d {
 
@@ -19,35 +20,31 @@ class TensorNormStep {
   TensorNormStep(Device& device, const ParamLayout& layout, const ModelPart& part,
                  const OptimizerSetup& setup);
 
-  bool needed() const { return !runs_.empty(); }
-  /// Enqueues the whole update of its units on `compute`; the caller publishes them.
-  void run(Stream& compute, GradientReducer& gradients, ShardedOptimizer& optimizer,
-           const std::vector<GroupSettings>& groups, const StepContext& context);
-  const std::vector<int>& units() const { return units_; }
-  /// Device bytes of its workspace.
+  /// Slices are cut to parameters; each pair describes one. Directions go to their workspace.
+  void prepare(const RuleCall& call, std::span<const StateSlice> states,
+               std::span<const UpdateSlice> slices);
+  /// All tiles are prepared.
+  void exchange(Stream& stream);
+  void apply(const RuleCall& call, std::span<const StateSlice> states,
+             std::span<const UpdateSlice> slices);
+
+  /// Device bytes of its workspace, directions not included.
   static std::int64_t workspace_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
                                       int stage_ranks);
 
  private:
-  /// This rank's share of one parameter.
-  struct Run {
-    Tile tile;
-    int parameter = 0;
-    std::int64_t direction = 0;  ///< Offsets in the workspace.
-    std::int64_t sums = 0;
+  /// The blocks of this rank's share of one parameter, if they count.
+  struct Sums {
+    std::size_t place = 0;  ///< Of the parameter among those with norms.
+    std::int64_t first = 0;
+    std::int64_t count = 0;
   };
-  TensorNormRule::Scratch scratch(const Run& run);
-  void exchange_norms(Stream& compute);
+  std::vector<TensorNormRule::Scratch> scratch(std::span<const StateSlice> states) const;
 
-  const ParamLayout& layout_;
-  const ModelPart& part_;
-  Communicator& stage_;  ///< All ranks with these parameters, or pieces of them.
-  const OptimizerSetup& setup_;
-  std::vector<int> units_;
-  std::vector<int> parameters_;  ///< Of its units; their place here names their norms.
-  std::vector<int> place_;       ///< Per parameter of the layout.
-  std::vector<Run> runs_;
-  Tensor direction_;
+  Communicator& stage_;                    ///< All ranks with these parameters, or pieces of them.
+  std::vector<std::int64_t> first_block_;  ///< Per unit, in the block sums.
+  std::vector<std::size_t> place_;         ///< Per parameter of the layout: where its norms are.
+  std::vector<Sums> sums_;
   Tensor parameter_sums_;
   Tensor direction_sums_;
   Tensor mine_;   ///< Two ExactSum per parameter, as bytes.

@@ -31,7 +31,9 @@ class Collector {
   void add(ShardedModel& model) {
     const ParamLayout& layout = model.layout();
     model.compute().synchronize();
-    for (int unit = 0; unit < layout.unit_count(); ++unit) add_unit(model, unit);
+    for (int unit = 0; unit < layout.unit_count(); ++unit) add_gradient(model, unit);
+    model.sharded_optimizer().for_each_slice(
+        [&](const StateSlice& slice) { add_state(model, slice); });
     model.for_each_parameter([&](const ParameterSpec& spec, const ConstView& whole) {
       const std::lock_guard lock(mutex_);
       put(spec.name, "value", state_[spec.name].value, whole.bytes(), 0, whole);
@@ -39,34 +41,39 @@ class Collector {
   }
 
  private:
-  void add_unit(ShardedModel& model, int unit) {
+  void add_gradient(ShardedModel& model, int unit) {
     const ParamLayout& layout = model.layout();
     const Unit& entry = layout.unit(unit);
     if (entry.frozen || entry.shard == 0) return;
     const std::int64_t begin = model.store().shard_rank() * entry.shard;
-    const TileViews views =
-        model.sharded_optimizer().states().fetch(model.compute(), {unit, 0, entry.shard});
     const ConstView gradient = model.device().host_read(model.reducer().reduced(unit));
     const std::lock_guard lock(mutex_);
     for (const ParameterRun& run : layout.runs(unit, begin, entry.shard)) {
-      const LayoutParameter& parameter = layout.parameter(run.parameter);
-      const std::string& name = parameter.spec.name;
-      ParameterState& state = state_[name];
-      const auto take = [&](const char* what, std::vector<std::byte>& target,
-                            const ConstView& shard) {
-        const ConstView piece = shard.flat(run.offset, run.count);
-        const std::size_t size = size_of(shard.dtype());
-        put(name, what, target, static_cast<std::size_t>(parameter.numel()) * size,
-            static_cast<std::size_t>(run.first) * size, piece);
-      };
-      take("gradient", state.gradient, gradient);
-      if (views.master.defined())
-        take("master", state.master, model.device().host_read(views.master));
-      state.states.resize(views.states.size());
-      for (std::size_t i = 0; i < views.states.size(); ++i)
-        take("state", state.states[i], model.device().host_read(views.states[i]));
+      const ParameterSpec& spec = layout.parameter(run.parameter).spec;
+      put(spec, "gradient", state_[spec.name].gradient, run.first,
+          gradient.flat(run.offset, run.count));
     }
     if (model.state().optimizer_steps > 0) check_padding(model, unit, gradient);
+  }
+
+  void add_state(ShardedModel& model, const StateSlice& slice) {
+    model.compute().synchronize();
+    const ParameterSpec& spec = model.layout().parameter(slice.parameter).spec;
+    const std::lock_guard lock(mutex_);
+    ParameterState& state = state_[spec.name];
+    if (slice.master.defined())
+      put(spec, "master", state.master, slice.first, model.device().host_read(slice.master));
+    state.states.resize(slice.states.size());
+    for (std::size_t i = 0; i < slice.states.size(); ++i)
+      put(spec, "state", state.states[i], slice.first, model.device().host_read(slice.states[i]));
+  }
+
+  /// `piece` is of the parameter from element `first` on.
+  void put(const ParameterSpec& spec, const char* what, std::vector<std::byte>& target,
+           std::int64_t first, const ConstView& piece) {
+    const std::size_t size = size_of(piece.dtype());
+    put(spec.name, what, target, static_cast<std::size_t>(spec.shape.numel()) * size,
+        static_cast<std::size_t>(first) * size, piece);
   }
 
   void put(const std::string& name, const char* what, std::vector<std::byte>& target,

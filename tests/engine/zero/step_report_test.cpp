@@ -14,6 +14,7 @@
 
 #include "zero3d/core/text.h"
 #include "zero3d/engine/zero/bucket_plan.h"
+#include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d {
@@ -62,7 +63,7 @@ class StageRank {
     Tensor pair(device_->memory(), DType::f32, Shape{2}, "activations");
     upload({static_cast<float>(4 * loss), 4.0f}, pair.view());
     reporter_->add_loss(*compute_, pair);
-    return reporter_->exchange(*compute_, reducer_, 1);
+    return reporter_->exchange(*compute_, reducer_.square_sums(), 1);
   }
 
  private:

@@ -1,0 +1,50 @@
+#include "zero3d/engine/zero/record_layout.h"
+
+#include <algorithm>
+
+namespace zero3d {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+RecordLayout::RecordLayout(std::int64_t elements, std::int64_t record_elements,
+                           std::vector<RecordPart> parts)
+    : elements_(elements), record_elements_(record_elements), parts_(std::move(parts)) {}
+
+std::int64_t RecordLayout::part_offset(std::size_t part, std::int64_t count) const {
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < part; ++i)
+    offset += count * static_cast<std::int64_t>(size_of(parts_[i].dtype));
+  return offset;
+}
+
+std::int64_t RecordLayout::record_bytes(std::int64_t count) const {
+  return round_up(part_offset(parts_.size(), count), kAlignment);
+}
+
+std::int64_t RecordLayout::offset(std::int64_t element) const {
+  const std::int64_t rest = element % record_elements_;
+  return element / record_elements_ * record_bytes(record_elements_) + record_bytes(rest);
+}
+
+std::int64_t RecordLayout::run(std::int64_t element, std::int64_t limit) const {
+  return std::min(limit, record_elements_ - element % record_elements_);
+}
+
+View RecordLayout::view(const View& bytes, std::int64_t first, std::size_t part, std::int64_t begin,
+                        std::int64_t count) const {
+  const std::int64_t record = begin / record_elements_ * record_elements_;
+  const std::int64_t held = std::min(record_elements_, elements_ - record);
+  ZERO3D_CHECK(begin >= first && begin + count <= record + held, "a run within one record");
+  const RecordPart& entry = parts_[part];
+  const auto size = static_cast<std::int64_t>(size_of(entry.dtype));
+  const std::int64_t at =
+      offset(record) - offset(first) + part_offset(part, held) + (begin - record) * size;
+  return View(bytes.flat(at, count * size).data(), entry.dtype, Shape{count});
+}
+
+}  // namespace zero3d

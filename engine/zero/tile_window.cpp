@@ -1,0 +1,42 @@
+#include "zero3d/engine/zero/tile_window.h"
+
+#include <algorithm>
+
+namespace zero3d {
+
+TileWindow::TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream)
+    : store_(store),
+      tiles_(std::move(tiles)),
+      stream_(stream),
+      slots_(static_cast<std::size_t>(store.slots())) {}
+
+/// Whether the tile shares elements with one that comes before it and is not released.
+bool TileWindow::in_use(std::size_t index) const {
+  const Tile& tile = tiles_[index];
+  return std::any_of(tiles_.begin() + static_cast<std::ptrdiff_t>(current_),
+                     tiles_.begin() + static_cast<std::ptrdiff_t>(index), [&](const Tile& other) {
+                       return other.unit == tile.unit && other.begin < tile.begin + tile.count &&
+                              tile.begin < other.begin + other.count;
+                     });
+}
+
+View TileWindow::acquire() {
+  const std::size_t end = std::min(tiles_.size(), current_ + slots_.size());
+  for (; opened_ < end && !in_use(opened_); ++opened_) {
+    const std::size_t slot = opened_ % slots_.size();
+    slots_[slot].ready = Event();
+    slots_[slot].bytes = store_.open(static_cast<int>(slot), tiles_[opened_], slots_[slot].ready);
+  }
+  const Slot& slot = slots_[current_ % slots_.size()];
+  if (slot.ready.recorded()) stream_.wait(slot.ready);
+  return slot.bytes;
+}
+
+void TileWindow::release() {
+  Event used;
+  stream_.record(used);
+  store_.close(static_cast<int>(current_ % slots_.size()), tiles_[current_], used);
+  ++current_;
+}
+
+}  // namespace zero3d

@@ -1,0 +1,38 @@
+// The moving window over a planned sequence of tiles: reads ahead of the tile in use as far as the
+// store has slots, and lets go of it for the write behind.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "zero3d/engine/zero/state_store.h"
+
+namespace zero3d {
+
+class TileWindow {
+ public:
+  /// Over `tiles`, each used once in this order by work on `stream`. Opens nothing yet.
+  TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream);
+
+  /// The next tile's records, for work enqueued from here on; the reads of the tiles after it have
+  /// begun, up to one that is itself in use before.
+  View acquire();
+  /// All work on that tile is enqueued.
+  void release();
+
+ private:
+  bool in_use(std::size_t index) const;
+
+  struct Slot {
+    View bytes;
+    Event ready;
+  };
+  StateStore& store_;
+  std::vector<Tile> tiles_;
+  Stream& stream_;
+  std::vector<Slot> slots_;
+  std::size_t current_ = 0;
+  std::size_t opened_ = 0;  ///< Tiles before this one are open or were.
+};
+
+}  // namespace zero3d

@@ -1,0 +1,68 @@
+#include "zero3d/engine/zero/update_plan.h"
+
+#include <algorithm>
+
+namespace zero3d {
+namespace {
+
+/// Elements of a record: enough that a part of it is read at full speed, few enough that tiles of
+/// any size are made of them.
+constexpr std::int64_t kRecordElements = 1 << 16;
+/// More than any shard has.
+constexpr std::int64_t kNoLimit = 1ll << 48;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+TileSizes tile_sizes(std::int64_t elements) {
+  elements = elements <= 0 ? kNoLimit : std::min(elements, kNoLimit);
+  const std::int64_t record =
+      std::min(kRecordElements, round_up(elements, ParamLayout::kAlignment));
+  return {round_up(elements, record), record};
+}
+
+std::vector<Tile> plan_tiles(const ParamLayout& layout, std::int64_t tile_elements) {
+  std::vector<Tile> tiles;
+  for (int unit = 0; unit < layout.unit_count(); ++unit) {
+    if (layout.unit(unit).frozen) continue;
+    const std::int64_t shard = layout.unit(unit).shard;
+    for (std::int64_t begin = 0; begin < shard; begin += tile_elements)
+      tiles.push_back({unit, begin, std::min(tile_elements, shard - begin)});
+  }
+  return tiles;
+}
+
+UpdatePlan plan_update(const ParamLayout& layout, const std::vector<RuleNeeds>& needs,
+                       std::int64_t tile_elements) {
+  const std::vector<Tile> tiles = plan_tiles(layout, tile_elements);
+  UpdatePlan plan;
+  std::vector<UpdateStep> last_pass;
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    const Tile& tile = tiles[i];
+    const int group = layout.unit(tile.unit).group;
+    const bool last = i + 1 == tiles.size() || tiles[i + 1].unit != tile.unit;
+    UpdatePhase phase = UpdatePhase::update;
+    switch (needs[static_cast<std::size_t>(group)]) {
+      case RuleNeeds::elementwise:
+        break;
+      case RuleNeeds::tensor_norms:
+        plan.update.push_back({UpdatePhase::directions, tile, group});
+        phase = UpdatePhase::apply;
+        break;
+      case RuleNeeds::whole_matrices:
+        plan.transform.push_back({UpdatePhase::blend, tile, group});
+        if (last)
+          plan.transform.push_back({UpdatePhase::orthogonalise, {.unit = tile.unit}, group});
+        break;
+    }
+    last_pass.push_back({phase, tile, group, last});
+  }
+  if (!plan.update.empty()) plan.update.push_back({.phase = UpdatePhase::norms});
+  plan.update.insert(plan.update.end(), last_pass.begin(), last_pass.end());
+  return plan;
+}
+
+}  // namespace zero3d
