@@ -201,8 +201,9 @@ void time_planning(const Options& options) {
     std::unique_ptr<ParamLayout> layout;
     layouts.push_back(
         timed([&] { layout = std::make_unique<ParamLayout>(blocks, layout_options); }));
-    buckets.push_back(timed([&] { plan_buckets(*layout, {}); }));
-    fetches.push_back(timed([&] { plan_fetches(*layout, fetch); }));
+    const std::vector<Op> ops = plan_step({kBlocks, 0}, 1);
+    buckets.push_back(timed([&] { plan_buckets(*layout, ops, {}); }));
+    fetches.push_back(timed([&] { plan_fetches(*layout, ops, fetch); }));
     totals.push_back(layouts.back() + buckets.back() + fetches.back());
   }
   std::printf(

@@ -1,5 +1,6 @@
 #include "zero3d/engine/block_runner.h"
 
+#include <cstring>
 #include <utility>
 
 #include "zero3d/core/error.h"
@@ -14,18 +15,19 @@ namespace {
 /// the compute stream's.
 class BlockSpan {
  public:
-  BlockSpan(ShardedModel& model, const char* phase, int block)
-      : model_(model), name_(concat(phase, " block ", block)) {
+  BlockSpan(Stream& compute, int rank, const Op& op) : compute_(compute), rank_(rank), op_(op) {
     if (!Tracer::enabled()) return;
     begin_ = std::make_shared<std::int64_t>(0);
-    model_.compute().launch("span", {}, [begin = begin_] { *begin = now_ns(); });
+    compute_.launch("span", {}, [begin = begin_] { *begin = now_ns(); });
   }
   BlockSpan(const BlockSpan&) = delete;
   BlockSpan& operator=(const BlockSpan&) = delete;
   ~BlockSpan() {
     if (!begin_) return;
     try {
-      model_.compute().launch("span", {}, [begin = begin_, name = name_, rank = model_.rank()] {
+      std::string name =
+          concat(op_.kind == OpKind::forward ? "forward" : "backward", " block ", op_.block);
+      compute_.launch("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
       });
     } catch (...) {  // a failed stream reports itself where it is waited for
@@ -33,95 +35,186 @@ class BlockSpan {
   }
 
  private:
-  ShardedModel& model_;
-  std::string name_;
+  Stream& compute_;
+  int rank_;
+  Op op_;
   std::shared_ptr<std::int64_t> begin_;
 };
 
 }  // namespace
 
-BlockRunner::BlockRunner(const Module& module, ShardedModel& model)
-    : module_(module),
-      model_(model),
-      saved_(module.blocks().size()),
-      backward_down_to_(model.first_trainable_block()) {}
+BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Device& device,
+                         Stream& compute, const RunnerOptions& options)
+    : blocks_(module.blocks()),
+      parameters_(parameters),
+      device_(device),
+      compute_(compute),
+      options_(options) {
+  for (const auto& block : blocks_) {
+    std::vector<bool>& adds = adds_gradient_.emplace_back();
+    for (const ParameterSpec& spec : block->parameters()) adds.push_back(spec.adds_gradient);
+  }
+}
 
-BlockContext BlockRunner::context(const RandomKey& key, bool training, bool saves) const {
+void BlockRunner::begin(int micro_batch, const BatchInput& input) {
+  std::erase_if(kept_, [&](const auto& entry) { return entry.first.second == micro_batch; });
+  MicroBatchRun run;
+  run.input = input;
+  running_.insert_or_assign(micro_batch, std::move(run));
+}
+
+void BlockRunner::run(const Op& op) {
+  const auto found = running_.find(op.micro_batch);
+  ZERO3D_CHECK(found != running_.end(), "an operation of a micro-batch that has not begun");
+  MicroBatchRun& run = found->second;
+  switch (op.kind) {
+    case OpKind::load_batch:
+      return load_batch(run);
+    case OpKind::forward:
+      return forward(op, run);
+    case OpKind::loss_gradient:
+      return loss_gradient(op, run);
+    case OpKind::backward:
+    case OpKind::backward_inputs:
+    case OpKind::backward_weights:
+      return backward(op, run);
+    case OpKind::drop:
+      return drop(op);
+  }
+}
+
+ConstView BlockRunner::last_loss() const {
+  const auto found = running_.find(latest_);
+  return found != running_.end() && found->second.loss.defined() ? found->second.loss : last_loss_;
+}
+
+Values BlockRunner::take_outputs(int micro_batch) {
+  Values outputs = std::move(running_.at(micro_batch).values);
+  running_.erase(micro_batch);
+  return outputs;
+}
+
+BlockContext BlockRunner::context(const MicroBatchRun& run) const {
   BlockContext context;
-  context.stream_ = &model_.compute();
-  context.memory_ = &model_.device().memory();
-  context.dtype_ = model_.dtype();
-  context.training_ = training;
-  context.saves_ = saves;
-  context.random_ = key;
+  context.stream_ = &compute_;
+  context.memory_ = &device_.memory();
+  context.dtype_ = options_.dtype;
+  context.training_ = run.input.trains;
+  context.saves_ = run.input.trains;
+  context.random_ = run.input.key;
   return context;
 }
 
-Values BlockRunner::forward(Values values, const RandomKey& key, bool training, bool saves) {
-  const auto& blocks = module_.blocks();
-  for (std::size_t index = 0; index < blocks.size(); ++index) {
-    const int block = static_cast<int>(index);
-    BlockContext ctx = context(key, training, saves);
-    ctx.parameters_ = model_.acquire(block, Phase::forward);
-    saved_[index] = Saved();
-    {
-      const BlockSpan span(model_, "forward", block);
-      values = blocks[index]->forward(ctx, std::move(values), saved_[index]);
+/// Copies the batch to the device; the caller's memory may change as soon as this returns.
+void BlockRunner::load_batch(MicroBatchRun& run) {
+  for (const ConstView& source : {run.input.tokens, run.input.targets}) {
+    if (!source.defined()) {
+      run.values.emplace_back();
+      continue;
     }
-    model_.release(block, Phase::forward);
-    if (!saves) saved_[index] = Saved();
+    Tensor host(device_.host_memory(), DType::i32, source.shape(), "batches");
+    std::memcpy(host.view().data(), source.data(), source.bytes());
+    run.values.emplace_back(device_.memory(), DType::i32, source.shape(), "activations");
+    device_.copy(compute_, run.values.back(), host);
+    staged_.push_back(std::move(host));
   }
-  has_saved_ = saves;
-  return values;
 }
 
-void BlockRunner::backward(Tensor loss_gradient, const RandomKey& key) {
-  ZERO3D_CHECK(has_saved_, "backward without a forward that saved");
-  has_saved_ = false;
-  Values gradients;
-  gradients.push_back(std::move(loss_gradient));
-  for (int block = static_cast<int>(module_.blocks().size()) - 1; block >= backward_down_to_;
-       --block) {
-    run_backward(block, gradients, key);
+void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
+  Saved saved;
+  BlockContext ctx = context(run);
+  ctx.parameters_ = parameters_.acquire(op);
+  {
+    const BlockSpan span(compute_, options_.rank, op);
+    run.values =
+        blocks_[static_cast<std::size_t>(op.block)]->forward(ctx, std::move(run.values), saved);
   }
-  for (Saved& saved : saved_) saved = Saved();
+  parameters_.release(op);
+  if (!run.input.trains) return;
+  kept_[{op.block, op.micro_batch}].saved = std::move(saved);
+  ++run.kept;
+  if (op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run, op.micro_batch);
 }
 
-void BlockRunner::run_backward(int index, Values& gradients, const RandomKey& key) {
-  Block& block = *module_.blocks()[static_cast<std::size_t>(index)];
-  Saved& saved = saved_[static_cast<std::size_t>(index)];
-  BlockContext ctx = context(key, true, true);
-  ctx.parameters_ = model_.acquire(index, Phase::backward);
-  ctx.wants_input_gradient_ = index > backward_down_to_;
-  const std::vector<ParameterSpec> specs = block.parameters();
-  const std::vector<ShardedModel::GradientTarget> targets = model_.gradients(index);
-  std::vector<std::pair<Tensor, View>>
-      to_add;  // second uses of tied parameters by blocks that always write
+void BlockRunner::finish_forward(MicroBatchRun& run, int micro_batch) {
+  Values& outputs = run.values;
+  if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
+      outputs[0].numel() != 2) {
+    throw_invalid(
+        "the module's last block must return one fp32 tensor of two elements, (sum of losses, "
+        "number of targets)");
+  }
+  run.loss = std::move(outputs[0]);
+  outputs.clear();
+  latest_ = micro_batch;
+  last_loss_.reset();
+  compute_.record(last_loss_ready_);
+}
+
+void BlockRunner::loss_gradient(const Op& op, MicroBatchRun& run) {
+  parameters_.add_loss(run.loss);
+  if (op.micro_batch == latest_) last_loss_ = std::move(run.loss);
+  run.loss.reset();
+  Tensor gradient(device_.memory(), DType::f32, Shape{1}, "activations");
+  const View target = gradient.view();
+  compute_.launch("loss seed", {writes(target)},
+                  [target, value = run.input.loss_gradient] { *target.as<float>() = value; });
+  run.gradients.push_back(std::move(gradient));
+}
+
+void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
+  if (!std::exchange(run.in_backward, true))
+    parameters_.begin_backward(op.micro_batch, run.input.last);
+  Block& block = *blocks_[static_cast<std::size_t>(op.block)];
+  const std::vector<bool>& adds = adds_gradient_[static_cast<std::size_t>(op.block)];
+  Kept& kept = kept_.at({op.block, op.micro_batch});
+  BlockContext ctx = context(run);
+  ctx.parameters_ = parameters_.acquire(op);
+  ctx.wants_input_gradient_ = op.block > options_.backward_down_to;
+  const std::vector<GradientTarget> targets = parameters_.gradients(op);
+  kept.asked.resize(targets.size());
+  kept.to_add.resize(targets.size());
+  ctx.asked_ = std::move(kept.asked);
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    const bool adds = targets[i].accumulate && specs[i].adds_gradient;
-    View view = targets[i].view;
-    if (view.defined() && targets[i].accumulate && !adds) {
-      to_add.emplace_back(ctx.allocate(view.shape()), view);
-      view = to_add.back().first.view();
+    const GradientTarget& target = targets[i];
+    View view = target.view;
+    if (view.defined() && target.accumulate && !adds[i]) {
+      if (!kept.to_add[i].defined()) kept.to_add[i] = ctx.allocate(view.shape());
+      view = kept.to_add[i].view();
     }
     ctx.gradients_.push_back(view);
-    ctx.accumulate_.push_back(adds);
+    ctx.trains_.push_back(target.trains);
+    ctx.accumulate_.push_back(target.accumulate && adds[i]);
   }
-  ctx.requested_.assign(targets.size(), false);
   {
-    const BlockSpan span(model_, "backward", index);
-    gradients = block.backward_inputs(ctx, std::move(gradients), saved);
-    block.backward_weights(ctx, saved);
+    const BlockSpan span(compute_, options_.rank, op);
+    if (begins_gradients(op.kind))
+      run.gradients = block.backward_inputs(ctx, std::move(run.gradients), kept.saved);
+    if (ends_gradients(op.kind)) block.backward_weights(ctx, kept.saved);
+  }
+  kept.asked = std::move(ctx.asked_);
+  if (ends_gradients(op.kind)) finish_gradients(ctx, targets, kept);
+  parameters_.release(op);
+  if (ends_gradients(op.kind)) drop(op);
+}
+
+/// Gradients that the block did not ask for are zero, and second ones of tied parameters are added.
+void BlockRunner::finish_gradients(const BlockContext& context,
+                                   const std::vector<GradientTarget>& targets, Kept& kept) {
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (!kept.asked[i] && context.gradients_[i].defined() && !context.accumulate_[i])
+      device_.fill_zero(compute_, context.gradients_[i]);
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!ctx.requested_[i] && ctx.gradients_[i].defined() && !ctx.accumulate_[i]) {
-      model_.device().fill_zero(model_.compute(), ctx.gradients_[i]);
-    }
+    if (kept.to_add[i].defined()) kernels::add(compute_, kept.to_add[i], targets[i].view);
   }
-  for (const auto& [temporary, view] : to_add) kernels::add(model_.compute(), temporary, view);
-  saved = Saved();
-  model_.ready(index);
-  model_.release(index, Phase::backward);
+  kept.saved = Saved();
+}
+
+void BlockRunner::drop(const Op& op) {
+  kept_.erase({op.block, op.micro_batch});
+  const auto run = running_.find(op.micro_batch);
+  if (--run->second.kept == 0) running_.erase(run);
 }
 
 }  // namespace zero3d

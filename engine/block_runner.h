@@ -1,34 +1,90 @@
-// Runs a module's blocks on sharded parameters: forward and backward of one micro-batch, with the
-// contexts blocks see.
+// Executes the operations of a step: blocks of a module on the parameters of a ParameterAccess,
+// with the contexts that blocks see. Holds what lies between operations: values, gradients, and
+// what blocks saved, by (block, micro-batch).
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include "zero3d/device/device.h"
 #include "zero3d/engine/module.h"
-#include "zero3d/engine/sharded_model.h"
+#include "zero3d/engine/parameter_access.h"
+#include "zero3d/engine/schedule.h"
 
 namespace zero3d {
 
+/// What a micro-batch brings to its operations.
+struct BatchInput {
+  ConstView tokens;         ///< i32 [B, T] in host memory, read by load_batch.
+  ConstView targets;        ///< The same, or undefined.
+  RandomKey key;            ///< key.sample is the micro-batch's first row.
+  bool trains = true;       ///< Backward follows: blocks save what it needs.
+  bool last = false;        ///< Ends the accumulation window.
+  float loss_gradient = 1;  ///< Of the mean loss.
+};
+
+struct RunnerOptions {
+  DType dtype = DType::f32;
+  int rank = 0;              ///< In traces.
+  int backward_down_to = 0;  ///< The first block with a trainable parameter.
+};
+
 class BlockRunner {
  public:
-  BlockRunner(const Module& module, ShardedModel& model);
+  BlockRunner(const Module& module, ParameterAccess& parameters, Device& device, Stream& compute,
+              const RunnerOptions& options);
 
-  /// Runs all blocks. `saves` keeps what backward needs; `key.sample` is the micro-batch's first
-  /// row.
-  Values forward(Values inputs, const RandomKey& key, bool training, bool saves);
-  /// Backward of the last forward that saved, from the gradient of the mean loss (fp32 [1]).
-  void backward(Tensor loss_gradient, const RandomKey& key);
+  /// Before the first operation of a micro-batch; what an earlier one of that number left is gone.
+  void begin(int micro_batch, const BatchInput& input);
+  void run(const Op& op);
+
+  /// The loss of the forward that ended last, fp32 [2]; undefined before the first.
+  ConstView last_loss() const;
+  const Event& last_loss_ready() const { return last_loss_ready_; }
+  /// What the last block of a micro-batch without backward gave; the micro-batch ends.
+  Values take_outputs(int micro_batch);
+  /// The streams have read all batches: frees their host copies.
+  void free_batches() { staged_.clear(); }
 
  private:
-  BlockContext context(const RandomKey& key, bool training, bool saves) const;
-  void run_backward(int block, Values& gradients, const RandomKey& key);
+  struct MicroBatchRun {
+    BatchInput input;
+    Values values;     ///< Between two forward operations.
+    Values gradients;  ///< Between two backward operations.
+    Tensor loss;       ///< Until loss_gradient.
+    int kept = 0;      ///< Blocks with something saved.
+    bool in_backward = false;
+  };
+  struct Kept {
+    Saved saved;
+    std::vector<bool> asked;     ///< Gradients that the block has asked for.
+    std::vector<Tensor> to_add;  ///< Second gradients of tied parameters, by parameter.
+  };
 
-  const Module& module_;
-  ShardedModel& model_;
-  std::vector<Saved> saved_;
-  bool has_saved_ = false;
-  int backward_down_to_ = 0;  ///< The first block with a trainable parameter.
+  BlockContext context(const MicroBatchRun& run) const;
+  void load_batch(MicroBatchRun& run);
+  void forward(const Op& op, MicroBatchRun& run);
+  void finish_forward(MicroBatchRun& run, int micro_batch);
+  void loss_gradient(const Op& op, MicroBatchRun& run);
+  void backward(const Op& op, MicroBatchRun& run);
+  void finish_gradients(const BlockContext& context, const std::vector<GradientTarget>& targets,
+                        Kept& kept);
+  void drop(const Op& op);
+
+  const std::vector<std::unique_ptr<Block>>& blocks_;
+  ParameterAccess& parameters_;
+  Device& device_;
+  Stream& compute_;
+  RunnerOptions options_;
+  std::vector<std::vector<bool>> adds_gradient_;  ///< By block and parameter.
+  std::map<int, MicroBatchRun> running_;
+  std::map<std::pair<int, int>, Kept> kept_;  ///< By block and micro-batch.
+  int latest_ = -1;                           ///< The micro-batch whose forward ended last.
+  Tensor last_loss_;                          ///< Its loss, once loss_gradient has counted it.
+  Event last_loss_ready_;
+  std::vector<Tensor> staged_;  ///< Host copies of batches until the streams have read them.
 };
 
 }  // namespace zero3d

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <optional>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
@@ -25,6 +25,13 @@ std::vector<std::vector<ParameterSpec>> declared_parameters(const Module& module
   }
   if (blocks.empty()) throw_invalid("the module has no blocks: nothing to train");
   return blocks;
+}
+
+/// The operations before the first of backward.
+std::span<const Op> forward_part(std::span<const Op> ops) {
+  const auto end = std::find_if(ops.begin(), ops.end(),
+                                [](const Op& op) { return op.kind == OpKind::loss_gradient; });
+  return ops.first(static_cast<std::size_t>(end - ops.begin()));
 }
 
 /// Where two lists of items separated by ", " part: "item, not item".
@@ -84,7 +91,9 @@ Engine::Engine(const Config& config, const Module& module, const Mesh& mesh, Dev
   });
   window_.emplace(model_->state(), config.gradient_accumulation_steps,
                   config.managed_gradient_accumulation);
-  runner_ = std::make_unique<BlockRunner>(module, *model_);
+  runner_ = std::make_unique<BlockRunner>(
+      module, *model_, device, model_->compute(),
+      RunnerOptions{model_->dtype(), mesh.world().rank(), model_->stage().backward_down_to});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0)
     plan_for(config.train_micro_batch_size_per_gpu, options.sequence_length);
@@ -127,22 +136,10 @@ void Engine::require_batch(const MicroBatch& batch) {
   }
 }
 
-/// Copies a batch to the device; the caller's memory may change as soon as this returns.
-Values Engine::stage(const MicroBatch& batch) {
+void Engine::require_training_batch(const MicroBatch& batch) {
   require_batch(batch);
-  Values values;
-  for (const ConstView& source : {batch.tokens, batch.targets}) {
-    if (!source.defined()) {
-      values.emplace_back();
-      continue;
-    }
-    Tensor host(device_.host_memory(), DType::i32, source.shape(), "batches");
-    std::memcpy(host.view().data(), source.data(), source.bytes());
-    values.emplace_back(device_.memory(), DType::i32, source.shape(), "activations");
-    device_.copy(model_->compute(), values.back(), host);
-    staged_.push_back(std::move(host));
-  }
-  return values;
+  if (!batch.targets.defined())
+    throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
 }
 
 /// The same sample has the same number within the step however ranks divide the batch.
@@ -156,31 +153,69 @@ RandomKey Engine::random_key(const MicroBatch& batch, int micro_batch) const {
   return key;
 }
 
-void Engine::forward(const MicroBatch& batch) {
-  require_batch(batch);
-  if (!batch.targets.defined())
-    throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
-  const AccumulationWindow::MicroStep micro = window_->next_forward();
-  if (model_->first_trainable_block() == model_->layout().block_count())
+void Engine::require_trainable() const {
+  if (model_->stage().backward_down_to == model_->stage().blocks)
     throw_invalid("every parameter is frozen: nothing to train");
+}
+
+void Engine::forward(const MicroBatch& batch) {
+  require_training_batch(batch);
+  const AccumulationWindow::MicroStep micro = window_->next_forward();
+  require_trainable();
+  if (options_.schedule)
+    throw_invalid("forward() with a schedule of whole steps: call train_batch()");
   prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_forward(batch, micro); }); });
   window_->forward(micro, batch.tokens.numel() * mesh_.size(Axis::dp));
 }
 
+void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
+  BatchInput input;
+  input.tokens = batch.tokens;
+  input.targets = batch.targets;
+  input.key = random_key(batch, index);
+  input.last = last;
+  input.loss_gradient =
+      static_cast<float>(model_->loss_seed(static_cast<int>(config_.gradient_accumulation_steps)));
+  runner_->begin(index, input);
+}
+
+/// `ops` of the micro-batches from `first_micro_batch` on.
+void Engine::run_ops(std::span<const Op> ops, int first_micro_batch) {
+  std::optional<StepPhase> phase;
+  for (Op op : ops) {
+    const StepPhase wanted = op.kind == OpKind::load_batch || op.kind == OpKind::forward
+                                 ? StepPhase::forward
+                                 : StepPhase::backward;
+    if (phase != wanted) model_->times().mark(model_->compute(), wanted);
+    phase = wanted;
+    op.micro_batch += first_micro_batch;
+    runner_->run(op);
+  }
+}
+
 void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro) {
   plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
-  model_->times().mark(model_->compute(), StepPhase::forward);
-  model_->begin_micro_batch(micro.index, micro.last);
-  forward_key_ = random_key(batch, micro.index);
-  Values outputs = runner_->forward(stage(batch), forward_key_, true, true);
-  if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
-      outputs[0].numel() != 2) {
-    throw_invalid(
-        "the module's last block must return one fp32 tensor of two elements, (sum of losses, "
-        "number of targets)");
+  micro_batch_ = micro.index;
+  model_->begin_training(micro_batch_);
+  begin_micro_batch(micro_batch_, batch, micro.last);
+  run_ops(forward_part(model_->training_ops()), micro_batch_);
+}
+
+/// All micro-batches of a window, in the order that the options ask for.
+void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
+  const auto count = static_cast<int>(micro_batches.size());
+  for (const MicroBatch& batch : micro_batches)
+    plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
+  model_->begin_training(0);
+  for (int i = 0; i < count; ++i)
+    begin_micro_batch(i, micro_batches[static_cast<std::size_t>(i)], i + 1 == count);
+  run_ops(model_->training_ops(), 0);
+  model_->times().stop(model_->compute());
+  for (const MicroBatch& batch : micro_batches) {
+    window_->forward(window_->next_forward(), batch.tokens.numel() * mesh_.size(Axis::dp));
+    window_->backward();
   }
-  last_loss_ = std::move(outputs[0]);
-  model_->compute().record(last_loss_ready_);
+  if (config_.managed_gradient_accumulation) state().micro_steps += count - 1;
 }
 
 /// A rank whose stream failed may meet the end of its groups before the failure: the cause goes
@@ -195,9 +230,10 @@ void Engine::prefer_own_failure(const std::function<void()>& body) {
 }
 
 double Engine::loss() {
-  if (!last_loss_.defined()) throw_invalid("loss() without a forward");
-  last_loss_ready_.wait();
-  const float* pair = device_.host_read(last_loss_).as<float>();
+  const ConstView last = runner_->last_loss();
+  if (!last.defined()) throw_invalid("loss() without a forward");
+  runner_->last_loss_ready().wait();
+  const float* pair = device_.host_read(last).as<float>();
   return pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
 }
 
@@ -207,15 +243,8 @@ void Engine::backward() {
 }
 
 void Engine::run_backward() {
-  model_->times().mark(model_->compute(), StepPhase::backward);
-  model_->add_loss(last_loss_);
-  Tensor seed(device_.memory(), DType::f32, Shape{1}, "activations");
-  const auto value =
-      static_cast<float>(model_->loss_seed(static_cast<int>(config_.gradient_accumulation_steps)));
-  const View target = seed.view();
-  model_->compute().launch("loss seed", {writes(target)},
-                           [target, value] { *target.as<float>() = value; });
-  runner_->backward(std::move(seed), forward_key_);
+  const std::span<const Op> ops = model_->training_ops();
+  run_ops(ops.subspan(forward_part(ops).size()), micro_batch_);
   model_->times().stop(model_->compute());
 }
 
@@ -231,10 +260,10 @@ void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
   if (config_.zero_optimization.stage == 0)
     throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
   without_boundary("coalesce_grad_reduction", [&] {
-    model_->begin_coalescing();
+    model_->reducer().begin_coalescing();
     body();
   });
-  model_->end_coalescing();
+  model_->reducer().end_coalescing();
 }
 
 void Engine::without_boundary(const char* scope, const std::function<void()>& body) {
@@ -254,7 +283,7 @@ void Engine::step() {
 
 void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
   const StepOutcome outcome = model_->step(window.micro_batches);
-  staged_.clear();  // step() waited for everything that read them
+  runner_->free_batches();  // step() waited for everything that read them
   state().samples += config_.train_batch_size;
   const std::int64_t now = now_ns();
   last_.step = state().steps;
@@ -285,6 +314,14 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
   if (!window_->at_start()) {
     throw_invalid(
         "train_batch within an accumulation window: finish it with forward, backward and step");
+  }
+  if (options_.schedule) {
+    require_trainable();
+    for (const MicroBatch& batch : micro_batches) require_training_batch(batch);
+    prefer_own_failure(
+        [&] { abort_on_failure(mesh_.world(), [&] { run_schedule(micro_batches); }); });
+    step();
+    return last_;
   }
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {
     forward(micro_batches[i]);

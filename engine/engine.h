@@ -120,14 +120,18 @@ class Engine {
 
  private:
   static void require_batch(const MicroBatch& batch);
+  static void require_training_batch(const MicroBatch& batch);
   void plan_for(std::int64_t batch, std::int64_t sequence);
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
-  Values stage(const MicroBatch& batch);
+  void begin_micro_batch(int index, const MicroBatch& batch, bool last);
   void run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro);
   void run_backward();
+  void run_schedule(std::span<const MicroBatch> micro_batches);
+  void run_ops(std::span<const Op> ops, int first_micro_batch);
   void prefer_own_failure(const std::function<void()>& body);
   Values run_evaluation(const MicroBatch& batch);
   RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
+  void require_trainable() const;
   void optimizer_step(const AccumulationWindow::Ended& window);
   void without_boundary(const char* scope, const std::function<void()>& body);
 
@@ -137,14 +141,11 @@ class Engine {
   Device& device_;
   EngineOptions options_;
   std::unique_ptr<class BlockRunner> runner_;
-  std::vector<Tensor> staged_;  ///< Host copies of batches until the streams have read them.
-  Tensor last_loss_;
-  Event last_loss_ready_;
-  RandomKey forward_key_;
   StepResult last_;
   std::int64_t planned_batch_ = 0;
   std::int64_t planned_sequence_ = 0;
   std::int64_t last_step_end_ns_ = 0;
+  int micro_batch_ = 0;  ///< Of the last forward, within its window.
   std::optional<AccumulationWindow> window_;
   std::unique_ptr<ShardedModel>
       model_;  ///< Last, so that it goes first: its streams end their work before the rest is gone.

@@ -19,9 +19,11 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     const Shape& shape = batch.tokens.shape();
     plan_for(shape[0], shape[1]);
     model_->begin_evaluation();
-    outputs = runner_->forward(stage(batch), RandomKey(), false, false);
+    runner_->begin(0, {.tokens = batch.tokens, .targets = batch.targets, .trains = false});
+    for (const Op& op : plan_evaluation(model_->stage())) runner_->run(op);
+    outputs = runner_->take_outputs(0);
     model_->compute().synchronize();
-    staged_.clear();
+    runner_->free_batches();
   };
   prefer_own_failure([&] { abort_on_failure(mesh_.world(), run); });
   return outputs;

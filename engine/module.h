@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "zero3d/core/error.h"
 #include "zero3d/core/random.h"
 #include "zero3d/core/view.h"
 #include "zero3d/device/memory.h"
@@ -43,13 +44,16 @@ struct ParameterSpec {
   /// The block adds its gradient to what is there when context.accumulate_gradient() says so (a
   /// scatter-add is cheaper so); otherwise it always writes, and the engine adds.
   bool adds_gradient = false;
+  /// backward_inputs does not write its gradient. Where a schedule puts other work between the two
+  /// halves of backward, no memory is kept for it meanwhile.
+  bool gradient_in_weights = false;
 };
 
 using Values = std::vector<Tensor>;
 
-/// What a block's forward keeps for its backward: tensors that may be moved to another tier
-/// meanwhile, and an opaque holder for state that may not (foreign autograd). Belongs to (block,
-/// micro-batch). Release a tensor once it is used up.
+/// What a block's forward keeps for its backward, and backward_inputs for backward_weights: tensors
+/// that may be moved to another tier meanwhile, and an opaque holder for state that may not
+/// (foreign autograd). Belongs to (block, micro-batch). Release a tensor once it is used up.
 struct Saved {
   std::vector<Tensor> tensors;
   std::shared_ptr<void> opaque;
@@ -80,11 +84,16 @@ class BlockContext {
 
   /// The i-th declared parameter, whole, in its declared shape and dtype().
   ConstView parameter(std::size_t index) const { return parameters_[index]; }
-  /// Where the i-th parameter's gradient goes, in its shape and dtype(); undefined when it is
-  /// frozen: skip the work. A gradient never asked for is zero: the parameter took no part.
+  /// False when the i-th parameter is frozen: it has no gradient, so skip the work.
+  bool trains(std::size_t index) const { return trains_[index]; }
+  /// Where the i-th parameter's gradient goes, in its shape and dtype(), to be written in the same
+  /// call; undefined when it is frozen. A gradient never asked for is zero: the parameter took no
+  /// part. Within forward it has no meaning.
   View gradient(std::size_t index) const {
-    requested_.resize(gradients_.size());
-    requested_[index] = true;
+    ZERO3D_CHECK(gradients_[index].defined() || !trains_[index],
+                 "a gradient asked for in forward, or in backward_inputs though declared "
+                 "gradient_in_weights");
+    asked_[index] = true;
     return gradients_[index];
   }
   /// Only for parameters that declared adds_gradient: add to gradient(index) rather than write it.
@@ -103,8 +112,9 @@ class BlockContext {
   RandomKey random_;
   std::vector<ConstView> parameters_;
   std::vector<View> gradients_;
+  std::vector<bool> trains_;
   std::vector<bool> accumulate_;
-  mutable std::vector<bool> requested_;  ///< Gradients the block asked for.
+  mutable std::vector<bool> asked_;  ///< Gradients the block asked for.
 };
 
 class Block {
@@ -119,11 +129,12 @@ class Block {
   /// [B*T, V]}.
   virtual Values forward(BlockContext& context, Values inputs, Saved& saved) = 0;
   /// Gradients of the inputs from gradients of the outputs (the last block's is fp32 [1]: of the
-  /// mean loss). Undefined tensors stand for inputs without one. May finish cheap weight gradients,
-  /// and keep what backward_weights needs in `saved`.
+  /// mean loss). Undefined tensors stand for inputs without one. May write weight gradients that
+  /// are at hand, but of parameters declared gradient_in_weights; keeps in `saved`, and nowhere
+  /// else, what backward_weights needs.
   virtual Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) = 0;
-  /// The remaining weight gradients. Called once, right after backward_inputs or (zero-bubble
-  /// schedules) later.
+  /// The remaining weight gradients. Called once: right after backward_inputs or, in a schedule
+  /// that splits backward, after other blocks and micro-batches.
   virtual void backward_weights(BlockContext& context, Saved& saved) = 0;
 
   /// Bytes of activations for a micro-batch of [batch, seq]. The memory plan adds them up, and a

@@ -51,13 +51,13 @@ GradientReducerOptions reducer_options(const Config& config, const ShardingPolic
   return options;
 }
 
-/// The first block with a trainable parameter: backward need not go below it.
-int lowest_trainable_block(const ParamLayout& layout) {
-  int block = layout.block_count();
+StageBlocks stage_of(const ParamLayout& layout) {
+  StageBlocks stage{layout.block_count(), layout.block_count()};
   for (const LayoutParameter& parameter : layout.parameters()) {
-    if (!parameter.spec.frozen) block = std::min(block, parameter.blocks.front());
+    if (!parameter.spec.frozen)
+      stage.backward_down_to = std::min(stage.backward_down_to, parameter.blocks.front());
   }
-  return block;
+  return stage;
 }
 
 }  // namespace
@@ -85,9 +85,17 @@ ShardedModel::ShardedModel(const Config& config,
   groups_ = make_zero_groups(mesh, {.shard = shards, .secondary = std::max(secondary, 1)});
   layout_ = std::make_unique<ParamLayout>(blocks, layout_options(config, setup_, shards));
   part_ = find_model_part(*layout_, mesh, groups_);
-  backward_down_to_ = lowest_trainable_block(*layout_);
+  stage_ = stage_of(*layout_);
+  if (options.schedule) {
+    const auto micro_batches = static_cast<int>(config.gradient_accumulation_steps);
+    training_ops_ = options.schedule(stage_, micro_batches);
+    require_step(training_ops_, stage_, micro_batches);
+  } else {
+    training_ops_ = plan_step(stage_, 1);
+  }
   buckets_ = plan_buckets(
-      *layout_, {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
+      *layout_, training_ops_,
+      {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
   static_memory().require_within(device.memory().budget());
   store_ = std::make_unique<ParameterStore>(
       device, *layout_, groups_,
@@ -156,7 +164,7 @@ MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) cons
   return estimate;
 }
 
-FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes, bool forward_only) const {
+FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes) const {
   const ZeroConfig& zero = config_.zero_optimization;
   FetchOptions options;
   options.prefetch_elements = zero.allgather_sequential
@@ -164,8 +172,6 @@ FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes, bool for
                                   : zero.prefetch_bucket_size;
   options.max_live_elements = zero.max_live_parameters;
   options.max_reuse_distance = zero.max_reuse_distance;
-  options.forward_only = forward_only;
-  options.backward_down_to = backward_down_to_;
   const std::int64_t budget = device_.memory().budget();
   if (budget != TrackingResource::kUnlimited) {
     const std::int64_t rest = budget - static_memory().total() - activation_bytes;
@@ -178,8 +184,9 @@ FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes, bool for
 void ShardedModel::plan(std::int64_t activation_bytes) {
   planned_ = true;
   if (!policy_.parameters || layout_->shards() == 1) return;
-  training_plan_ = plan_fetches(*layout_, fetch_options(activation_bytes, false));
-  FetchPlan forward = plan_fetches(*layout_, fetch_options(activation_bytes, true));
+  const FetchOptions options = fetch_options(activation_bytes);
+  training_plan_ = plan_fetches(*layout_, training_ops_, options);
+  FetchPlan forward = plan_fetches(*layout_, plan_evaluation(stage_), options);
   training_plan_.arena_elements = std::max(training_plan_.arena_elements, forward.arena_elements);
   if (mesh_.leads()) {
     for (const std::string& line : training_plan_.clipped) log_warning(line);
@@ -188,59 +195,53 @@ void ShardedModel::plan(std::int64_t activation_bytes) {
   store_->set_plans(training_plan_, std::move(forward));
 }
 
-int ShardedModel::position(int block, Phase phase) const {
-  if (block < 0 || block >= layout_->block_count()) {
-    throw_invalid(
-        concat("block ", block, " of a model with blocks 0 to ", layout_->block_count() - 1));
-  }
-  return phase == Phase::forward ? block : 2 * layout_->block_count() - 1 - block;
+void ShardedModel::require_block(const Op& op) const {
+  if (op.block >= 0 && op.block < layout_->block_count()) return;
+  throw_invalid(
+      concat("block ", op.block, " of a model with blocks 0 to ", layout_->block_count() - 1));
 }
 
-void ShardedModel::begin_micro_batch(int index, bool last) {
+void ShardedModel::begin_training(int first_micro_batch) {
   if (!planned_) plan(0);
-  store_->begin_pass(false);
-  reducer_->begin_micro_batch(index, last);
+  store_->begin_pass(false, first_micro_batch);
 }
 
 void ShardedModel::begin_evaluation() {
   if (!planned_) plan(0);
-  store_->begin_pass(true);
+  store_->begin_pass(true, 0);
 }
 
-std::vector<ConstView> ShardedModel::acquire(int block, Phase phase) {
-  return store_->acquire(position(block, phase));
+std::vector<ConstView> ShardedModel::acquire(const Op& op) {
+  require_block(op);
+  return store_->acquire(op);
 }
 
-void ShardedModel::release(int block, Phase phase) { store_->release(position(block, phase)); }
-
-std::vector<ShardedModel::GradientTarget> ShardedModel::gradients(int block) {
+std::vector<GradientTarget> ShardedModel::gradients(const Op& op) {
   std::vector<GradientTarget> targets;
-  for (int index : layout_->block_parameters(block)) {
+  for (int index : layout_->block_parameters(op.block)) {
     const LayoutParameter& parameter = layout_->parameter(index);
-    if (parameter.spec.frozen) {
-      targets.emplace_back();
+    GradientTarget& target = targets.emplace_back();
+    target.trains = !parameter.spec.frozen;
+    if (!target.trains || (!ends_gradients(op.kind) && opens_in_weights(*layout_, parameter.unit)))
       continue;
-    }
-    const View unit = reducer_->open(parameter.unit);
-    const View view = unit.flat(parameter.offset, parameter.numel()).reshaped(parameter.spec.shape);
-    targets.push_back({view, block != parameter.blocks.back()});
+    const View unit = reducer_->open(parameter.unit, op.micro_batch);
+    target.view = unit.flat(parameter.offset, parameter.numel()).reshaped(parameter.spec.shape);
+    target.accumulate = op.block != parameter.blocks.back();
   }
   return targets;
 }
 
-void ShardedModel::ready(int block) {
-  const std::vector<int>& units = layout_->block_units(block);
-  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-    const Unit& entry = layout_->unit(*unit);
-    if (!entry.frozen && entry.blocks.front() == block) reducer_->ready(*unit);
+void ShardedModel::release(const Op& op) {
+  require_block(op);
+  if (ends_gradients(op.kind)) {
+    const std::vector<int>& units = layout_->block_units(op.block);
+    for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+      const Unit& entry = layout_->unit(*unit);
+      if (!entry.frozen && entry.blocks.front() == op.block) reducer_->ready(*unit, op.micro_batch);
+    }
   }
+  store_->release(op);
 }
-
-void ShardedModel::begin_coalescing() { reducer_->begin_coalescing(); }
-
-void ShardedModel::end_coalescing() { reducer_->end_coalescing(); }
-
-void ShardedModel::add_loss(const ConstView& loss) { reporter_->add_loss(*compute_, loss); }
 
 double ShardedModel::loss_seed(int micro_batches) const {
   return state_.scaler.scale / micro_batches;

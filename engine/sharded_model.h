@@ -1,12 +1,14 @@
 // The lower level of the engine, for trainers that have their own forward and backward: acquire
 // parameters, write gradients, step. It knows parameters, blocks as names for groups of them, and
-// the order forward 0..L-1, backward L-1..0; it runs no model.
+// the list of operations it plans for; it runs no model.
 //
-//   model.begin_micro_batch(m, last);
-//   for each block, forward then backward: views = acquire(block, phase); ... work on compute()
-//   ...; release(block, phase);
-//     in backward, before release: targets = gradients(block); ... write them ...; ready(block);
-//   model.step();
+//   model.begin_training(m);
+//   for each block: op = forward_of(block, m); views = acquire(op); ... work on compute() ...;
+//     release(op);
+//   model.begin_backward(m, last);
+//   for each block, last first: op = backward_of(block, m); views = acquire(op); targets =
+//     gradients(op); ... write them ...; release(op);
+//   model.step(micro_batches);
 //
 // One object per rank, used from that rank's thread. All work on views goes on compute() (or is
 // ordered after it by events).
@@ -23,8 +25,10 @@
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/optimizer_setup.h"
+#include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/engine/run_state.h"
+#include "zero3d/engine/schedule.h"
 #include "zero3d/engine/step_times.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
@@ -38,8 +42,6 @@
 
 namespace zero3d {
 
-enum class Phase { forward, backward };
-
 struct ShardedModelOptions {
   const ParameterSource* source =
       nullptr;  ///< Read while the model is made; null: initial values drawn with `seed`.
@@ -49,6 +51,9 @@ struct ShardedModelOptions {
       false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
   int max_consecutive_skips = 50;  ///< This many skipped steps in a row end the run with the cause.
   StateStoreFactory state_store = make_device_state_store;  ///< Keeps masters and moments.
+  /// The operations of a step, checked by require_step; empty: plan_step, micro-batch by
+  /// micro-batch.
+  std::function<std::vector<Op>(const StageBlocks& stage, int micro_batches)> schedule;
 };
 
 /// What one optimizer step did.
@@ -62,12 +67,12 @@ struct StepOutcome {
   double loss_scale = 1;  ///< The scale the gradients were made with.
 };
 
-class ShardedModel {
+class ShardedModel final : public ParameterAccess {
  public:
   /// `blocks[b]`: the parameters block b uses. Collective. The referred objects must outlive this.
   ShardedModel(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
                const Mesh& mesh, Device& device, const ShardedModelOptions& options = {});
-  ~ShardedModel();
+  ~ShardedModel() override;
 
   Stream& compute() { return *compute_; }
   /// Blocks the host until all streams are empty: after a step parameters may still be on their
@@ -77,39 +82,33 @@ class ShardedModel {
   const ParamLayout& layout() const { return *layout_; }
   DType dtype() const { return dtype_; }
   int rank() const { return mesh_.world().rank(); }
-  /// Backward need not go below this block: no trainable parameter is there. block_count() when all
-  /// are frozen.
-  int first_trainable_block() const { return backward_down_to_; }
+  /// Backward need not go below backward_down_to: no trainable parameter is there. It is the number
+  /// of blocks when all are frozen.
+  const StageBlocks& stage() const { return stage_; }
+  /// What a step runs: the whole of it where the options give a schedule, else one micro-batch's
+  /// part.
+  const std::vector<Op>& training_ops() const { return training_ops_; }
 
   /// Plans the gathers of stage 3 within what the device's budget leaves beside `activation_bytes`.
-  /// Called by the first begin_micro_batch with 0 if not before; again when activations grow.
+  /// Called by the first begin_training with 0 if not before; again when activations grow.
   void plan(std::int64_t activation_bytes);
   const FetchPlan& training_plan() const { return training_plan_; }
   const BucketPlan& bucket_plan() const { return buckets_; }
   /// Device bytes of this rank by category, `activation_bytes` included.
   MemoryEstimate memory_estimate(std::int64_t activation_bytes) const;
 
-  /// `index` counts from 0 within an accumulation window; `last` ends the window.
-  void begin_micro_batch(int index, bool last);
-  /// A forward-only pass (evaluation); gradients are left alone.
+  /// training_ops() are about to come, micro-batches counted from `first_micro_batch` of the
+  /// accumulation window.
+  void begin_training(int first_micro_batch);
+  /// A forward-only pass, plan_evaluation(); gradients are left alone.
   void begin_evaluation();
-  std::vector<ConstView> acquire(int block, Phase phase);
-  void release(int block, Phase phase);
-
-  struct GradientTarget {
-    View view;  ///< In the parameter's shape and dtype(); undefined for frozen parameters.
-    bool accumulate = false;  ///< The parameter is tied and was written before: add to it.
-  };
-  /// Where backward of `block` writes, per declared parameter; every one must be written (zero if
-  /// unused).
-  std::vector<GradientTarget> gradients(int block);
-  /// All gradients of `block` are enqueued on compute().
-  void ready(int block);
-  /// Micro-batches between the two are only added up on this rank, and reduced as one at the end.
-  void begin_coalescing();
-  void end_coalescing();
-  /// Adds a micro-batch's loss, fp32 [2] = (sum, count), to the step's mean.
-  void add_loss(const ConstView& loss);
+  std::vector<ConstView> acquire(const Op& op) override;
+  void begin_backward(int micro_batch, bool last) override {
+    reducer_->begin_backward(micro_batch, last);
+  }
+  std::vector<GradientTarget> gradients(const Op& op) override;
+  void release(const Op& op) override;
+  void add_loss(const ConstView& loss) override { reporter_->add_loss(*compute_, loss); }
 
   /// Multiplies the loss before backward: loss scale / micro-batches of the window.
   double loss_seed(int micro_batches) const;
@@ -146,10 +145,10 @@ class ShardedModel {
   ShardedOptimizer& sharded_optimizer() { return *optimizer_; }
 
  private:
-  int position(int block, Phase phase) const;
+  void require_block(const Op& op) const;
   MemoryInputs memory_inputs() const;
   MemoryEstimate static_memory() const;
-  FetchOptions fetch_options(std::int64_t activation_bytes, bool forward_only) const;
+  FetchOptions fetch_options(std::int64_t activation_bytes) const;
   bool skips_non_finite() const;
   StepOutcome decide(const UpdateInputs& inputs, int micro_batches);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
@@ -168,9 +167,10 @@ class ShardedModel {
   ZeroGroups groups_;
   std::unique_ptr<ParamLayout> layout_;
   ModelPart part_;
+  StageBlocks stage_;
+  std::vector<Op> training_ops_;
   BucketPlan buckets_;
   FetchPlan training_plan_;
-  int backward_down_to_ = 0;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<StepReporter> reporter_;

@@ -66,14 +66,13 @@ Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_grad
 void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
   const ConstView dhidden = saved.tensors[kHiddenGradient];
   const std::int64_t seq = dhidden.shape()[1];
-  if (const View dtable = context.gradient(parts_.table); dtable.defined())
-    kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden, dtable,
+  if (context.trains(parts_.table))
+    kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden,
+                                context.gradient(parts_.table),
                                 context.accumulate_gradient(parts_.table));
-  if (parts_.positions) {
-    if (const View dpositions = context.gradient(*parts_.positions); dpositions.defined())
-      kernels::position_backward(context.stream(), dhidden, seq, dpositions,
-                                 context.accumulate_gradient(*parts_.positions));
-  }
+  if (parts_.positions && context.trains(*parts_.positions))
+    kernels::position_backward(context.stream(), dhidden, seq, context.gradient(*parts_.positions),
+                               context.accumulate_gradient(*parts_.positions));
   saved.tensors.clear();
 }
 

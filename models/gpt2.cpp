@@ -25,12 +25,14 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   table.initial = normal_values(table.name, stddev);
   table.split.dim = 0;
   table.adds_gradient = true;
+  table.gradient_in_weights = true;
   parts.table = parts.parameters.add(std::move(table));
   ParameterSpec positions;
   positions.name = "transformer.wpe.weight";
   positions.shape = Shape{config.max_positions, config.hidden_size};
   positions.initial = normal_values(positions.name, stddev);
   positions.adds_gradient = true;
+  positions.gradient_in_weights = true;
   parts.positions = parts.parameters.add(std::move(positions));
   parts.dropout = Dropout(config.embedding_dropout, 0, DropoutSite::embedding);
   return std::make_unique<EmbeddingBlock>(std::move(parts));

@@ -42,7 +42,7 @@ void Linear::backward_input(BlockContext& context, const ConstView& dy, const Vi
 }
 
 void Linear::backward_bias(BlockContext& context, const ConstView& dy) const {
-  if (bias && context.gradient(*bias).defined())
+  if (bias && context.trains(*bias))
     kernels::column_sums(context.stream(), dy, context.gradient(*bias));
 }
 
@@ -68,6 +68,7 @@ Linear declare_linear(ParameterList& parameters, const LinearOptions& options) {
   weight.shape =
       options.input_major ? Shape{options.in, options.out} : Shape{options.out, options.in};
   weight.initial = normal_values(weight.name, static_cast<float>(options.stddev));
+  weight.gradient_in_weights = true;
   if (options.cut != Cut::none) {
     const bool outputs = options.cut == Cut::outputs;
     weight.split.dim = outputs == options.input_major ? 1 : 0;
@@ -95,6 +96,7 @@ Linear declare_head(ParameterList& parameters, const std::string& name, std::int
   weight.shape = Shape{vocabulary, width};
   weight.initial = normal_values(name, static_cast<float>(stddev));
   weight.split.dim = 0;
+  weight.gradient_in_weights = true;
   Linear head;
   head.weight = parameters.add(std::move(weight));
   head.in = width;

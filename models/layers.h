@@ -42,11 +42,9 @@ struct Linear {
   void backward_bias(BlockContext& context, const ConstView& dy) const;
   void backward_weight(BlockContext& context, const ConstView& x, const ConstView& dy) const;
 
-  bool trains_weight(const BlockContext& context) const {
-    return context.gradient(weight).defined();
-  }
+  bool trains_weight(const BlockContext& context) const { return context.trains(weight); }
   bool trains(const BlockContext& context) const {
-    return trains_weight(context) || (bias && context.gradient(*bias).defined());
+    return trains_weight(context) || (bias && context.trains(*bias));
   }
 };
 
@@ -84,7 +82,7 @@ struct Norm {
                        const ConstView& mean, const ConstView& rstd) const;
 
   bool trains(const BlockContext& context) const {
-    return context.gradient(weight).defined() || (bias && context.gradient(*bias).defined());
+    return context.trains(weight) || (bias && context.trains(*bias));
   }
   std::int64_t statistics_bytes(std::int64_t rows) const { return rows * 4 * (has_mean() ? 2 : 1); }
 };

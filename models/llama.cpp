@@ -24,6 +24,7 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   table.initial = normal_values(table.name, static_cast<float>(config.initializer_range));
   table.split.dim = 0;
   table.adds_gradient = true;
+  table.gradient_in_weights = true;
   parts.table = parts.parameters.add(std::move(table));
   return std::make_unique<EmbeddingBlock>(std::move(parts));
 }

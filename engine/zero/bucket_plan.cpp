@@ -1,6 +1,9 @@
 #include "zero3d/engine/zero/bucket_plan.h"
 
 #include <algorithm>
+#include <climits>
+#include <functional>
+#include <numeric>
 
 namespace zero3d {
 namespace {
@@ -27,15 +30,12 @@ std::int64_t size_in_force(const ParamLayout& layout, std::int64_t asked) {
   return std::min(asked, std::max(largest_block, trainable / 4));
 }
 
-/// Fills buckets in order; a full one takes the next shared buffer.
+/// Fills buckets in order.
 class Packer {
  public:
-  Packer(BucketPlan& plan, int buffers) : plan_(plan) {
-    plan_.buffer_elements.assign(static_cast<std::size_t>(buffers), 0);
-  }
+  explicit Packer(BucketPlan& plan) : plan_(plan) {}
 
-  /// The units of one block share a bucket: backward has all of them open at once, and two buckets
-  /// may share a buffer.
+  /// The units of one block share a bucket: backward has all of them open at once.
   void add_block(const ParamLayout& layout, const std::vector<int>& units) {
     std::int64_t elements = 0;
     for (int unit : units) elements += layout.unit(unit).padded;
@@ -47,19 +47,11 @@ class Packer {
   }
 
   void add_alone(int unit, std::int64_t elements) {
-    BucketPlan::Bucket bucket;
-    bucket.slots.push_back({unit, 0});
-    bucket.elements = elements;
-    bucket.buffer = BucketPlan::kOwnBuffer;
-    plan_.buckets.push_back(std::move(bucket));
+    plan_.buckets.push_back({.slots = {{unit, 0}}, .elements = elements, .buffers = {}});
   }
 
   void close() {
     if (open_.slots.empty()) return;
-    open_.buffer = next_buffer_;
-    next_buffer_ = (next_buffer_ + 1) % static_cast<int>(plan_.buffer_elements.size());
-    auto& size = plan_.buffer_elements[static_cast<std::size_t>(open_.buffer)];
-    size = std::max(size, open_.elements);
     plan_.buckets.push_back(std::move(open_));
     open_ = {};
   }
@@ -67,16 +59,116 @@ class Packer {
  private:
   BucketPlan& plan_;
   BucketPlan::Bucket open_;
-  int next_buffer_ = 0;
 };
+
+/// The operations between which a bucket of one micro-batch holds gradients.
+struct Interval {
+  int open = INT_MAX;
+  int close = -1;
+};
+
+/// Buffers that take turns; one more is added when all of them are in use.
+class BufferSet {
+ public:
+  explicit BufferSet(int count) : buffers_(static_cast<std::size_t>(count)) {}
+
+  void restart() { next_ = 0; }
+  int take(const Interval& wanted, std::int64_t elements) {
+    std::size_t taken = buffers_.size();
+    for (std::size_t i = 0; i < buffers_.size() && taken == buffers_.size(); ++i) {
+      const std::size_t candidate = (next_ + i) % buffers_.size();
+      if (buffers_[candidate].is_free(wanted)) taken = candidate;
+    }
+    if (taken == buffers_.size()) buffers_.emplace_back();
+    buffers_[taken].uses.push_back(wanted);
+    buffers_[taken].elements = std::max(buffers_[taken].elements, elements);
+    next_ = (taken + 1) % buffers_.size();
+    return static_cast<int>(taken);
+  }
+  /// Adds the buffers to the plan's; returns the number of the first.
+  int append_to(BucketPlan& plan) const {
+    const auto first = static_cast<int>(plan.buffer_elements.size());
+    for (const Buffer& buffer : buffers_) plan.buffer_elements.push_back(buffer.elements);
+    return first;
+  }
+
+ private:
+  struct Buffer {
+    std::vector<Interval> uses;
+    std::int64_t elements = 0;
+    bool is_free(const Interval& wanted) const {
+      return std::none_of(uses.begin(), uses.end(), [&](const Interval& use) {
+        return wanted.open <= use.close && use.open <= wanted.close;
+      });
+    }
+  };
+  std::vector<Buffer> buffers_;
+  std::size_t next_ = 0;
+};
+
+/// When each bucket of each micro-batch of the list is open.
+std::vector<std::vector<Interval>> open_intervals(const ParamLayout& layout,
+                                                  std::span<const Op> ops, const BucketPlan& plan) {
+  std::vector<std::vector<Interval>> intervals;  // by micro-batch, then bucket
+  for (std::size_t index = 0; index < ops.size(); ++index) {
+    const Op& op = ops[index];
+    if (!is_backward(op.kind)) continue;
+    const auto micro = static_cast<std::size_t>(op.micro_batch);
+    if (micro >= intervals.size()) {
+      intervals.resize(micro + 1, std::vector<Interval>(plan.buckets.size()));
+    }
+    for (int unit : layout.block_units(op.block)) {
+      const int bucket = plan.bucket_of[static_cast<std::size_t>(unit)];
+      if (bucket < 0) continue;
+      if (!ends_gradients(op.kind) && opens_in_weights(layout, unit)) continue;
+      Interval& interval = intervals[micro][static_cast<std::size_t>(bucket)];
+      interval.open = std::min(interval.open, static_cast<int>(index));
+      interval.close = std::max(interval.close, static_cast<int>(index));
+    }
+  }
+  return intervals;
+}
+
+void assign_buffers(const ParamLayout& layout, std::span<const Op> ops, int shared_buffers,
+                    BucketPlan& plan) {
+  const std::vector<std::vector<Interval>> intervals = open_intervals(layout, ops, plan);
+  BufferSet shared(shared_buffers);
+  std::vector<BufferSet> own(plan.buckets.size(), BufferSet(1));
+  const auto is_tied = [&](const BucketPlan::Bucket& bucket) {
+    return layout.unit(bucket.slots.front().unit).blocks.size() > 1;
+  };
+  for (const std::vector<Interval>& of_micro_batch : intervals) {
+    shared.restart();
+    for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+      BucketPlan::Bucket& bucket = plan.buckets[i];
+      BufferSet& set = is_tied(bucket) ? own[i] : shared;
+      bucket.buffers.push_back(set.take(of_micro_batch[i], bucket.elements));
+    }
+  }
+  shared.append_to(plan);
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    std::vector<int>& buffers = plan.buckets[i].buffers;
+    if (is_tied(plan.buckets[i])) {
+      const int first = own[i].append_to(plan);
+      for (int& buffer : buffers) buffer += first;
+    }
+    if (std::adjacent_find(buffers.begin(), buffers.end(), std::not_equal_to<>()) == buffers.end())
+      buffers.resize(1);
+  }
+}
 
 }  // namespace
 
+bool opens_in_weights(const ParamLayout& layout, int unit) {
+  const Unit& entry = layout.unit(unit);
+  return entry.blocks.size() == 1 &&
+         std::all_of(entry.parameters.begin(), entry.parameters.end(), [&](int parameter) {
+           return layout.parameter(parameter).spec.gradient_in_weights;
+         });
+}
+
 std::int64_t BucketPlan::total_elements() const {
-  std::int64_t total = 0;
-  for (std::int64_t elements : buffer_elements) total += elements;
-  for (const Bucket& bucket : buckets) total += bucket.buffer == kOwnBuffer ? bucket.elements : 0;
-  return total;
+  return std::accumulate(buffer_elements.begin(), buffer_elements.end(), std::int64_t{0});
 }
 
 std::int64_t BucketPlan::largest_bucket() const {
@@ -85,10 +177,11 @@ std::int64_t BucketPlan::largest_bucket() const {
   return largest;
 }
 
-BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options) {
+BucketPlan plan_buckets(const ParamLayout& layout, std::span<const Op> ops,
+                        const BucketOptions& options) {
   BucketPlan plan;
   plan.bucket_elements = size_in_force(layout, options.bucket_elements);
-  Packer packer(plan, options.buffers);
+  Packer packer(plan);
   for (int block = layout.block_count() - 1; block >= 0; --block) {
     packer.add_block(layout, own_units(layout, block));
     for (int unit : layout.block_units(block)) {
@@ -107,6 +200,7 @@ BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options)
       plan.slot_offset[static_cast<std::size_t>(slot.unit)] = slot.offset;
     }
   }
+  assign_buffers(layout, ops, options.buffers, plan);
   return plan;
 }
 

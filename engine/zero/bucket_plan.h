@@ -1,10 +1,13 @@
 // How gradients travel: which units share a reduction bucket, where each lies in it, and which
-// buffer it uses. A pure function of the layout, in the order in which backward finishes units.
+// buffer it uses. A pure function of the layout and the list of operations: two buckets that are
+// open at once never share a buffer.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "zero3d/engine/schedule.h"
 #include "zero3d/engine/zero/layout.h"
 
 namespace zero3d {
@@ -16,7 +19,6 @@ struct BucketOptions {
 };
 
 struct BucketPlan {
-  static constexpr int kOwnBuffer = -1;
   struct Slot {
     int unit = 0;
     std::int64_t offset = 0;  ///< In the bucket's buffer, in elements.
@@ -25,8 +27,9 @@ struct BucketPlan {
     std::vector<Slot>
         slots;  ///< In the order backward finishes them; the bucket is full when the last one is.
     std::int64_t elements = 0;
-    int buffer =
-        0;  ///< A shared buffer, or kOwnBuffer: a tied unit, alive from its first use to its last.
+    /// That of micro-batch m is buffers[m % size]. A tied unit, alive from its first use to its
+    /// last, has buffers of its own.
+    std::vector<int> buffers;
   };
   std::vector<Bucket> buckets;            ///< In order of completion.
   std::vector<int> bucket_of;             ///< Per unit; -1 for frozen units.
@@ -34,11 +37,16 @@ struct BucketPlan {
   std::vector<std::int64_t> buffer_elements;
   std::int64_t bucket_elements = 0;     ///< The size in force.
   std::int64_t largest_bucket() const;  ///< Elements.
-  std::int64_t total_elements() const;  ///< Of all buffers, own ones included.
+  std::int64_t total_elements() const;  ///< Of all buffers.
 };
+
+/// Whether backward_inputs writes none of the unit's gradients: its slot then opens in
+/// backward_weights.
+bool opens_in_weights(const ParamLayout& layout, int unit);
 
 /// The size in force is at most a quarter of the trainable elements (but a whole block), so that
 /// reduction overlaps backward however small the model is against the knob.
-BucketPlan plan_buckets(const ParamLayout& layout, const BucketOptions& options);
+BucketPlan plan_buckets(const ParamLayout& layout, std::span<const Op> ops,
+                        const BucketOptions& options);
 
 }  // namespace zero3d

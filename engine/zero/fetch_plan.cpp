@@ -9,26 +9,26 @@
 namespace zero3d {
 namespace {
 
-/// Walks the positions of a pass once, deciding at each what to gather, what to prefetch and what
-/// to let go.
+/// Walks the operations that use parameters once, deciding at each what to gather, what to prefetch
+/// and what to let go. Its positions count only those.
 class Planner {
  public:
-  Planner(const ParamLayout& layout, const FetchOptions& options)
+  Planner(const ParamLayout& layout, std::span<const Op> ops, const FetchOptions& options)
       : layout_(layout),
+        ops_(ops),
         options_(options),
-        positions_(layout.block_count() * (options.forward_only ? 1 : 2)),
-        units_at_(static_cast<std::size_t>(positions_)),
         uses_(layout.units().size()),
         live_gather_(layout.units().size(), -1),
         used_before_(1, 0) {
-    plan_.issues.resize(static_cast<std::size_t>(positions_));
-    plan_.releases.resize(static_cast<std::size_t>(positions_));
+    for (std::size_t index = 0; index < ops.size(); ++index) {
+      if (uses_parameters(ops[index].kind)) index_of_.push_back(static_cast<int>(index));
+    }
+    positions_ = static_cast<int>(index_of_.size());
+    units_at_.resize(index_of_.size());
     for (int position = 0; position < positions_; ++position) {
       std::int64_t elements = 0;
-      const int block = block_at(position, layout_.block_count());
-      const bool runs = position < layout_.block_count() || block >= options.backward_down_to;
-      for (int unit : layout_.block_units(block)) {
-        if (!runs || layout_.unit(unit).persistent) continue;
+      for (int unit : layout_.block_units(block_at(position))) {
+        if (layout_.unit(unit).persistent) continue;
         units_at_[static_cast<std::size_t>(position)].push_back(unit);
         uses_[static_cast<std::size_t>(unit)].push_back(position);
         elements += elements_of(unit);
@@ -45,9 +45,15 @@ class Planner {
       plan_.peak_live_elements = std::max(plan_.peak_live_elements, live_elements_);
       let_go(position);
     }
+    plan_.ops.assign(ops_.begin(), ops_.end());
+    plan_.issues.resize(ops_.size());
+    plan_.releases.resize(ops_.size());
     for (std::size_t i = 0; i < plan_.gathers.size(); ++i) {
-      plan_.releases[static_cast<std::size_t>(plan_.gathers[i].release)].push_back(
-          static_cast<int>(i));
+      FetchPlan::Gather& gather = plan_.gathers[i];
+      for (int* position : {&gather.issue, &gather.first_use, &gather.release})
+        *position = index_of_[static_cast<std::size_t>(*position)];
+      plan_.issues[static_cast<std::size_t>(gather.issue)].push_back(static_cast<int>(i));
+      plan_.releases[static_cast<std::size_t>(gather.release)].push_back(static_cast<int>(i));
     }
     report_clipped();
     return std::move(plan_);
@@ -59,8 +65,8 @@ class Planner {
     for (int unit : units_at(stuck_position_)) elements += elements_of(unit);
     throw OutOfMemory(
         elements, "device",
-        concat("the parameters of block ", block_at(stuck_position_, layout_.block_count()),
-               " need ", format_count(elements), " gathered elements at once, of ",
+        concat("the parameters of block ", block_at(stuck_position_), " need ",
+               format_count(elements), " gathered elements at once, of ",
                format_count(options_.budget_elements),
                " that the device memory leaves for gathering; raise --device-memory or lower the "
                "micro-batch"));
@@ -68,6 +74,10 @@ class Planner {
 
  private:
   std::int64_t elements_of(int unit) const { return layout_.unit(unit).padded; }
+  int block_at(int position) const {
+    const int index = index_of_[static_cast<std::size_t>(position)];
+    return ops_[static_cast<std::size_t>(index)].block;
+  }
   FetchPlan::Gather& gather(int index) { return plan_.gathers[static_cast<std::size_t>(index)]; }
   int& live_gather(int unit) { return live_gather_[static_cast<std::size_t>(unit)]; }
   const std::vector<int>& units_at(int position) const {
@@ -104,7 +114,6 @@ class Planner {
   void issue(int unit, int position, std::int64_t offset) {
     const int index = static_cast<int>(plan_.gathers.size());
     plan_.gathers.push_back({unit, position, next_use(unit, position), position, offset});
-    plan_.issues[static_cast<std::size_t>(position)].push_back(index);
     plan_.arena_elements = std::max(plan_.arena_elements, offset + elements_of(unit));
     plan_.gathered_elements += elements_of(unit);
     live_.push_back(index);
@@ -209,8 +218,10 @@ class Planner {
   }
 
   const ParamLayout& layout_;
+  std::span<const Op> ops_;
   const FetchOptions& options_;
-  int positions_;
+  int positions_ = 0;
+  std::vector<int> index_of_;               // per position: of its operation
   std::vector<std::vector<int>> units_at_;  // per position
   std::vector<std::vector<int>> uses_;      // per unit: positions, ascending
   std::vector<int> live_gather_;            // per unit: its gather now, or -1
@@ -225,13 +236,14 @@ class Planner {
 
 }  // namespace
 
-FetchPlan plan_fetches(const ParamLayout& layout, const FetchOptions& options) {
-  if (std::optional<FetchPlan> plan = Planner(layout, options).run()) return *std::move(plan);
+FetchPlan plan_fetches(const ParamLayout& layout, std::span<const Op> ops,
+                       const FetchOptions& options) {
+  if (std::optional<FetchPlan> plan = Planner(layout, ops, options).run()) return *std::move(plan);
   // What was gathered early may lie where the rest then finds no hole. Each position on its own
   // packs without holes, and fits whenever anything does.
   FetchOptions plain = options;
   plain.prefetch_elements = plain.max_live_elements = plain.max_reuse_distance = 0;
-  Planner planner(layout, plain);
+  Planner planner(layout, ops, plain);
   std::optional<FetchPlan> plan = planner.run();
   if (!plan) planner.throw_no_room();
   plan->clipped.push_back(

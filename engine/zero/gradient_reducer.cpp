@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
 #include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
@@ -20,8 +22,7 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       options_(options),
       compute_(compute),
       reduce_(reduce),
-      shared_buffers_(plan.buffer_elements.size()),
-      own_buffers_(plan.buckets.size()),
+      buffers_(plan.buffer_elements.size()),
       units_(layout.units().size()),
       buckets_(plan.buckets.size()) {
   std::int64_t largest_partial = 0;
@@ -63,94 +64,107 @@ void GradientReducer::allocate_square_sums() {
 }
 
 void GradientReducer::allocate_buffers() {
-  const auto allocate = [&](BufferState& buffer, std::int64_t elements) {
-    buffer.storage =
-        Tensor(device_.memory(), options_.gradient_dtype, Shape{elements}, "gradient buckets");
-  };
-  for (std::size_t index = 0; index < own_buffers_.size(); ++index) {
-    if (plan_.buckets[index].buffer == BucketPlan::kOwnBuffer)
-      allocate(own_buffers_[index], plan_.buckets[index].elements);
+  for (std::size_t index = 0; index < buffers_.size(); ++index) {
+    buffers_[index].storage = Tensor(device_.memory(), options_.gradient_dtype,
+                                     Shape{plan_.buffer_elements[index]}, "gradient buckets");
   }
-  for (std::size_t index = 0; index < shared_buffers_.size(); ++index)
-    allocate(shared_buffers_[index], plan_.buffer_elements[index]);
 }
 
-void GradientReducer::begin_micro_batch(int index, bool last) {
-  if (index > 0 && !options_.slots_needed) {  // more micro-batches than the configuration said
+void GradientReducer::begin_backward(int micro_batch, bool last) {
+  if (micro_batch > 0 && !options_.slots_needed) {  // more than the configuration said
     allocate_buffers();
     options_.slots_needed = true;
   }
-  micro_batch_ = index;
-  last_ = last;
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    buckets_[bucket].waiting = static_cast<int>(plan_.buckets[bucket].slots.size());
-    buckets_[bucket].reduced = false;
-    if (index == 0) buckets_[bucket].filled = false;
+  if (micro_batch == 0) running_.clear();
+  for (BucketState& bucket : buckets_) {
+    bucket.reduced = false;
+    if (micro_batch == 0) bucket.filled = false;
   }
+  ended_ = last;
+  Backward backward;
+  backward.last = last;
+  backward.open.resize(units_.size());
+  backward.buckets = plan_.buckets.size();
+  for (const BucketPlan::Bucket& bucket : plan_.buckets)
+    backward.waiting.push_back(static_cast<int>(bucket.slots.size()));
+  running_.insert_or_assign(micro_batch, std::move(backward));
+}
+
+GradientReducer::Backward& GradientReducer::running(int micro_batch) {
+  const auto found = running_.find(micro_batch);
+  if (found == running_.end())
+    throw_invalid(concat("gradients of micro-batch ", micro_batch, " without begin_backward()"));
+  return found->second;
 }
 
 /// The first micro-batch's gradient can be written straight into the accumulator when that is whole
 /// and of its dtype.
-bool GradientReducer::writes_in_place() const {
-  return micro_batch_ == 0 && !options_.reduce_each_micro_batch &&
+bool GradientReducer::writes_in_place(int micro_batch) const {
+  return micro_batch == 0 && !options_.reduce_each_micro_batch &&
          options_.gradient_dtype == options_.accumulation_dtype;
 }
 
-GradientReducer::BufferState& GradientReducer::buffer_of(int bucket) {
-  const int buffer = plan_.buckets[static_cast<std::size_t>(bucket)].buffer;
-  return buffer == BucketPlan::kOwnBuffer ? own_buffers_[static_cast<std::size_t>(bucket)]
-                                          : shared_buffers_[static_cast<std::size_t>(buffer)];
+GradientReducer::BufferState& GradientReducer::buffer_of(int bucket, int micro_batch) {
+  const std::vector<int>& turns = plan_.buckets[static_cast<std::size_t>(bucket)].buffers;
+  const int buffer = turns[static_cast<std::size_t>(micro_batch) % turns.size()];
+  return buffers_[static_cast<std::size_t>(buffer)];
 }
 
-View GradientReducer::slot(int unit) {
-  if (writes_in_place()) return state(unit).accumulator.view();
-  const int bucket = plan_.bucket_of[static_cast<std::size_t>(unit)];
-  return buffer_of(bucket).storage.view().flat(plan_.slot_offset[static_cast<std::size_t>(unit)],
-                                               layout_.unit(unit).padded);
+View GradientReducer::slot(int unit, int micro_batch) {
+  const auto index = static_cast<std::size_t>(unit);
+  if (writes_in_place(micro_batch)) return state(unit).accumulator.view();
+  return buffer_of(plan_.bucket_of[index], micro_batch)
+      .storage.view()
+      .flat(plan_.slot_offset[index], layout_.unit(unit).padded);
 }
 
-View GradientReducer::open(int unit) {
-  View& open = state(unit).open;
+View GradientReducer::open(int unit, int micro_batch) {
+  const auto index = static_cast<std::size_t>(unit);
+  View& open = running(micro_batch).open[index];
   if (open.defined()) return open;
-  open = slot(unit);
-  const BufferState& buffer = buffer_of(plan_.bucket_of[static_cast<std::size_t>(unit)]);
-  if (!writes_in_place() && buffer.free.recorded()) compute_.wait(buffer.free);
+  open = slot(unit, micro_batch);
+  const BufferState& buffer = buffer_of(plan_.bucket_of[index], micro_batch);
+  if (!writes_in_place(micro_batch) && buffer.free.recorded()) compute_.wait(buffer.free);
   for (const auto& [begin, end] : layout_.gaps(unit)) {
     device_.fill_zero(compute_, open.flat(begin, end - begin));
   }
   return open;
 }
 
-void GradientReducer::ready(int unit) {
-  const auto index = static_cast<std::size_t>(plan_.bucket_of[static_cast<std::size_t>(unit)]);
-  state(unit).open = View();
-  if (--buckets_[index].waiting == 0) flush(index);
+void GradientReducer::ready(int unit, int micro_batch) {
+  const auto index = static_cast<std::size_t>(unit);
+  const auto bucket = static_cast<std::size_t>(plan_.bucket_of[index]);
+  Backward& backward = running(micro_batch);
+  backward.open[index] = View();
+  if (--backward.waiting[bucket] > 0) return;
+  flush(bucket, micro_batch, backward.last);
+  if (--backward.buckets == 0) running_.erase(micro_batch);
 }
 
-void GradientReducer::flush(std::size_t index) {
+void GradientReducer::flush(std::size_t index, int micro_batch, bool last) {
   Event written;
   compute_.record(written);
   reduce_.wait(written);
   if (options_.reduce_each_micro_batch && coalescing_) {
-    coalesce(index);
+    coalesce(index, micro_batch);
   } else if (options_.reduce_each_micro_batch) {
-    reduce_into_shards(index);
+    reduce_into_shards(index, micro_batch);
   } else {
-    if (!writes_in_place()) accumulate(index);
-    if (last_) reduce_accumulated(index);
+    if (!writes_in_place(micro_batch)) accumulate(index, micro_batch);
+    if (last) reduce_accumulated(index);
   }
-  reduce_.record(buffer_of(static_cast<int>(index)).free);
-  if (last_ && !coalescing_) complete(index);
+  reduce_.record(buffer_of(static_cast<int>(index), micro_batch).free);
+  if (last && !coalescing_) complete(index);
 }
 
-void GradientReducer::accumulate(std::size_t index) {
+void GradientReducer::accumulate(std::size_t index, int micro_batch) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   for (const BucketPlan::Slot& entry : bucket.slots) {
     const View accumulator = state(entry.unit).accumulator.view();
-    if (micro_batch_ == 0) {
-      kernels::convert(reduce_, slot(entry.unit), accumulator);
+    if (micro_batch == 0) {
+      kernels::convert(reduce_, slot(entry.unit, micro_batch), accumulator);
     } else {
-      kernels::add(reduce_, slot(entry.unit), accumulator);
+      kernels::add(reduce_, slot(entry.unit, micro_batch), accumulator);
     }
   }
 }
@@ -166,7 +180,7 @@ void GradientReducer::reduce_accumulated(std::size_t index) {
 
 /// Sums one bucket's gradients of this micro-batch, or of those coalesced, over the ranks into the
 /// shards' accumulators.
-void GradientReducer::reduce_into_shards(std::size_t index) {
+void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   const bool first = !buckets_[index].filled;
   std::vector<ReduceSegment> segments;
@@ -174,7 +188,8 @@ void GradientReducer::reduce_into_shards(std::size_t index) {
   for (const BucketPlan::Slot& entry : bucket.slots) {
     const std::int64_t shard = layout_.unit(entry.unit).shard;
     const Tensor& coalesced = state(entry.unit).coalesced;
-    const View source = buckets_[index].coalesced ? coalesced.view() : slot(entry.unit);
+    const View source =
+        buckets_[index].coalesced ? coalesced.view() : slot(entry.unit, micro_batch);
     segments.push_back({source, first ? reduced(entry.unit) : partial_.view().flat(offset, shard)});
     offset += shard;
   }
@@ -199,14 +214,14 @@ void GradientReducer::begin_coalescing() {
   }
 }
 
-void GradientReducer::coalesce(std::size_t index) {
+void GradientReducer::coalesce(std::size_t index, int micro_batch) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   for (const BucketPlan::Slot& entry : bucket.slots) {
     const View sum = state(entry.unit).coalesced.view();
     if (!buckets_[index].coalesced) {
-      kernels::convert(reduce_, slot(entry.unit), sum);
+      kernels::convert(reduce_, slot(entry.unit, micro_batch), sum);
     } else {
-      kernels::add(reduce_, slot(entry.unit), sum);
+      kernels::add(reduce_, slot(entry.unit, micro_batch), sum);
     }
   }
   buckets_[index].coalesced = true;
@@ -216,7 +231,7 @@ void GradientReducer::end_coalescing() {
   coalescing_ = false;
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     if (!buckets_[index].coalesced) continue;
-    reduce_into_shards(index);
+    reduce_into_shards(index, 0);  // what is coalesced, whatever the micro-batch
     buckets_[index].coalesced = false;
   }
 }
@@ -272,7 +287,7 @@ void GradientReducer::complete(std::size_t index) {
 void GradientReducer::finish(Stream& stream) {
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     if (!buckets_[index].reduced) {  // the caller ended the window after the fact
-      if (!last_ && !options_.reduce_each_micro_batch) reduce_accumulated(index);
+      if (!ended_ && !options_.reduce_each_micro_batch) reduce_accumulated(index);
       complete(index);
     }
     stream.wait(buckets_[index].done);

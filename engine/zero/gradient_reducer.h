@@ -2,13 +2,15 @@
 // summed over ranks, overlapped with backward on a stream of their own. Follows a BucketPlan. Used
 // from one host thread.
 //
-// Per micro-batch, for each unit: open() before its first gradient is written, ready() after its
-// last. A full bucket is passed to the reduce stream at once. With sharded gradients (stages 2 and
-// 3) it is reduced over ranks, then added to the shard; otherwise it is added to the whole
-// accumulator, which is reduced over ranks in the last micro-batch.
+// Per micro-batch: begin_backward(), then for each unit open() before its first gradient is written
+// and ready() after its last; backward of several micro-batches may be under way at once, as far as
+// the plan says. A full bucket is passed to the reduce stream at once. With sharded gradients
+// (stages 2 and 3) it is reduced over ranks, then added to the shard; otherwise it is added to the
+// whole accumulator, which is reduced over ranks in the last micro-batch.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -44,14 +46,14 @@ class GradientReducer {
                   ZeroGroups& groups, const GradientReducerOptions& options, Stream& compute,
                   Stream& reduce);
 
-  /// `index` counts from 0 within the accumulation window; `last` ends it. Buffers that
+  /// `micro_batch` counts from 0 within the accumulation window; `last` ends it. Buffers that
   /// slots_needed said were not are allocated when a window has a second micro-batch after all.
-  void begin_micro_batch(int index, bool last);
+  void begin_backward(int micro_batch, bool last);
   /// The whole padded unit for backward to write on the compute stream, its padding already zero;
-  /// gradient_dtype.
-  View open(int unit);
+  /// gradient_dtype. The same until ready().
+  View open(int unit, int micro_batch);
   /// All of the unit's gradients of this micro-batch are enqueued on the compute stream.
-  void ready(int unit);
+  void ready(int unit, int micro_batch);
   /// The window's gradients are being reduced: work enqueued on `stream` from here on sees
   /// reduced() and square_sums().
   void finish(Stream& stream);
@@ -78,7 +80,6 @@ class GradientReducer {
     Event free;  ///< The reduce stream is done with the bucket that used it last.
   };
   struct BucketState {
-    int waiting = 0;         ///< Units not ready yet in this micro-batch.
     bool filled = false;     ///< The shards' accumulators hold something of this window.
     bool coalesced = false;  ///< The coalesced sums do.
     bool reduced = false;    ///< The window's gradients are, and their squares summed.
@@ -88,20 +89,27 @@ class GradientReducer {
     Tensor accumulator;  ///< Padded, or the shard.
     Tensor
         coalesced;  ///< Padded: the sum of coalesced micro-batches, where accumulator is a shard.
-    View open;
     View square_sums;
+  };
+  /// A micro-batch between its first gradient and its last.
+  struct Backward {
+    std::vector<View> open;    ///< Per unit; undefined while it is not.
+    std::vector<int> waiting;  ///< Per bucket: units not ready yet.
+    std::size_t buckets = 0;   ///< Not flushed yet.
+    bool last = false;
   };
   UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   void allocate_square_sums();
   void allocate_buffers();
-  bool writes_in_place() const;
-  BufferState& buffer_of(int bucket);
-  View slot(int unit);
-  void flush(std::size_t bucket);
-  void accumulate(std::size_t bucket);
+  bool writes_in_place(int micro_batch) const;
+  Backward& running(int micro_batch);
+  BufferState& buffer_of(int bucket, int micro_batch);
+  View slot(int unit, int micro_batch);
+  void flush(std::size_t bucket, int micro_batch, bool last);
+  void accumulate(std::size_t bucket, int micro_batch);
   void reduce_accumulated(std::size_t bucket);
-  void coalesce(std::size_t bucket);
-  void reduce_into_shards(std::size_t bucket);
+  void coalesce(std::size_t bucket, int micro_batch);
+  void reduce_into_shards(std::size_t bucket, int micro_batch);
   void complete(std::size_t bucket);
   void sum_squares(Stream& stream, int unit);
   void sum_over_ranks(const std::vector<ReduceSegment>& segments);
@@ -114,15 +122,14 @@ class GradientReducer {
   GradientReducerOptions options_;
   Stream& compute_;
   Stream& reduce_;
-  std::vector<BufferState> shared_buffers_;
-  std::vector<BufferState> own_buffers_;  ///< Per bucket; used by those with a buffer of their own.
+  std::vector<BufferState> buffers_;
   std::vector<UnitState> units_;
   std::vector<BucketState> buckets_;
   Tensor all_reduced_;  ///< fp32 copies of one bucket's 16-bit gradients, for reduce_scatter false.
   Tensor partial_;      ///< Reduced shards of one bucket on their way into the accumulators.
   Tensor square_sums_;
-  int micro_batch_ = 0;
-  bool last_ = false;
+  std::map<int, Backward> running_;  ///< By micro-batch.
+  bool ended_ = false;               ///< The micro-batch that ends the window has begun.
   bool coalescing_ = false;
 };
 

@@ -79,33 +79,43 @@ void ParameterStore::set_plans(FetchPlan training, FetchPlan forward_only) {
   arena_ = FencedArena(device_, options_.dtype, elements, "gathered parameters");
 }
 
-void ParameterStore::begin_pass(bool forward_only) {
+void ParameterStore::begin_pass(bool forward_only, int first_micro_batch) {
   for (int unit = 0; unit < layout_.unit_count(); ++unit) {
     if (state(unit).live) give_up(unit);
   }
   forward_only_ = forward_only;
-  follows_plan_ = options_.shard_parameters && !plan().issues.empty();
-  next_position_ = 0;
+  follows_plan_ = options_.shard_parameters && !plan().ops.empty();
+  first_micro_batch_ = first_micro_batch;
+  next_ = 0;
 }
 
-std::vector<ConstView> ParameterStore::acquire(int position) {
-  if (follows_plan_ && position != next_position_) depart_from_plan(position);
-  next_position_ = position + 1;
+/// Whether the plan goes on with `op`; it then becomes the position.
+bool ParameterStore::comes_next(const Op& op) {
+  const std::vector<Op>& ops = plan().ops;
+  while (next_ < ops.size() && !uses_parameters(ops[next_].kind)) ++next_;
+  if (next_ == ops.size()) return false;
+  Op planned = ops[next_];
+  planned.micro_batch += first_micro_batch_;
+  position_ = next_++;
+  return planned == op;
+}
+
+std::vector<ConstView> ParameterStore::acquire(const Op& op) {
+  if (follows_plan_ && !comes_next(op)) depart_from_plan(op);
   if (follows_plan_) {
-    for (int index : plan().issues[static_cast<std::size_t>(position)]) {
+    for (int index : plan().issues[position_]) {
       const FetchPlan::Gather& gather = plan().gathers[static_cast<std::size_t>(index)];
       const std::int64_t elements = layout_.unit(gather.unit).padded;
       placed_[static_cast<std::size_t>(gather.unit)] = {gather.offset, elements};
       issue_gather(gather.unit, arena_.acquire(gather_, gather.offset, elements));
     }
   }
-  const int block = block_at(position, layout_.block_count());
-  for (int unit : layout_.block_units(block)) {
+  for (int unit : layout_.block_units(op.block)) {
     if (gathers(unit) && !state(unit).live) gather_on_demand(unit);
     if (state(unit).ready.recorded()) compute_.wait(state(unit).ready);
   }
   std::vector<ConstView> views;
-  for (int index : layout_.block_parameters(block)) {
+  for (int index : layout_.block_parameters(op.block)) {
     const LayoutParameter& parameter = layout_.parameter(index);
     views.push_back(whole_view(parameter.unit)
                         .flat(parameter.offset, parameter.numel())
@@ -114,23 +124,22 @@ std::vector<ConstView> ParameterStore::acquire(int position) {
   return views;
 }
 
-void ParameterStore::release(int position) {
+void ParameterStore::release(const Op& op) {
   if (follows_plan_) {
-    for (int index : plan().releases[static_cast<std::size_t>(position)]) {
+    for (int index : plan().releases[position_])
       give_up(plan().gathers[static_cast<std::size_t>(index)].unit);
-    }
     return;
   }
-  for (int unit : layout_.block_units(block_at(position, layout_.block_count()))) {
+  for (int unit : layout_.block_units(op.block)) {
     if (state(unit).live) give_up(unit);
   }
 }
 
-void ParameterStore::depart_from_plan(int position) {
+void ParameterStore::depart_from_plan(const Op& op) {
   follows_plan_ = false;
   if (warned_departure_) return;
   warned_departure_ = true;
-  log_warning(concat("block ", block_at(position, layout_.block_count()),
+  log_warning(concat("block ", op.block,
                      " was acquired out of the planned order: its parameters, and those after it "
                      "in this pass, are gathered on "
                      "demand, without prefetch. Acquire blocks forward in order, then backward in "

@@ -1,5 +1,5 @@
 // The parameters of one rank: shards, whole copies, and the gathers between them on a stream of
-// their own. It follows a FetchPlan as long as blocks come in the planned order, and gathers on
+// their own. It follows a FetchPlan as long as operations come in the planned order, and gathers on
 // demand, with one warning, when they do not. Used from one host thread; hands out views for work
 // on the compute stream.
 #pragma once
@@ -34,15 +34,16 @@ class ParameterStore {
   /// Fills this rank's shards from `source`, then the whole copies. Collective; blocks the host.
   void load(const ParameterSource& source);
 
-  /// Sets the plans of training passes and forward-only passes and allocates the arena they share.
+  /// Sets the plans of training and of forward-only passes and allocates the arena they share.
   void set_plans(FetchPlan training, FetchPlan forward_only);
-  void begin_pass(bool forward_only);
-  /// Views of block `block`'s parameters in declared order, whole, for compute work of this
-  /// position of the pass.
-  std::vector<ConstView> acquire(int position);
-  /// The compute work of `position` is enqueued: what the plan releases there may be overwritten
-  /// after it.
-  void release(int position);
+  /// The operations of a plan are about to come, micro-batches counted from `first_micro_batch`.
+  void begin_pass(bool forward_only, int first_micro_batch);
+  /// Views of the parameters of the operation's block in declared order, whole, for its compute
+  /// work.
+  std::vector<ConstView> acquire(const Op& op);
+  /// The compute work of the operation acquired last is enqueued: what the plan releases there may
+  /// be overwritten after it.
+  void release(const Op& op);
 
   /// This rank's shard of a unit, in the store's dtype: what the optimizer updates or writes its
   /// copy to.
@@ -86,7 +87,8 @@ class ParameterStore {
   void issue_gather(int unit, const View& target);
   void gather_on_demand(int unit);
   void give_up(int unit);
-  void depart_from_plan(int position);
+  bool comes_next(const Op& op);
+  void depart_from_plan(const Op& op);
   const FetchPlan& plan() const { return forward_only_ ? forward_plan_ : training_plan_; }
 
   Device& device_;
@@ -106,7 +108,9 @@ class ParameterStore {
   bool forward_only_ = false;
   bool follows_plan_ = false;
   bool warned_departure_ = false;
-  int next_position_ = 0;
+  int first_micro_batch_ = 0;
+  std::size_t position_ = 0;  ///< In the plan: of the operation acquired last.
+  std::size_t next_ = 0;      ///< The first operation not acquired yet.
   std::vector<std::pair<Tensor, Event>>
       retired_;  ///< On-demand memory still in use by the compute stream.
 };

@@ -57,18 +57,19 @@ void draw_batch(int step, int rank, Array& points, Array& heights) {
 /// One micro-batch: work on parameters and gradients goes on the compute stream, in order.
 void forward_and_backward(zero3d::ShardedModel& model, const Array& points, const Array& heights,
                           zero3d::Tensor& loss) {
-  using zero3d::Phase, zero3d::reads, zero3d::writes;
+  using zero3d::reads, zero3d::writes;
   zero3d::Stream& stream = model.compute();
   std::vector<Array> values(kLayers + 1);
   values[0] = points;
-  model.begin_micro_batch(0, true);
+  model.begin_training(0);
   for (int k = 0; k < kLayers; ++k) {
-    const auto p = model.acquire(k, Phase::forward);
+    const zero3d::Op op = zero3d::forward_of(k);
+    const auto p = model.acquire(op);
     stream.launch("forward", {reads(p[0]), reads(p[1])}, [&values, p, k] {
       values[k + 1] = layer_forward(values[k], p[0].as<float>(), p[1].as<float>(), kWidths[k],
                                     kWidths[k + 1], k + 1 == kLayers);
     });
-    model.release(k, Phase::forward);
+    model.release(op);
   }
   Array gradient;
   const auto seed = static_cast<float>(model.loss_seed(1));
@@ -83,17 +84,18 @@ void forward_and_backward(zero3d::ShardedModel& model, const Array& points, cons
     }
   });
   model.add_loss(loss);
+  model.begin_backward(0, true);
   for (int k = kLayers - 1; k >= 0; --k) {
-    const auto p = model.acquire(k, Phase::backward);
-    const auto g = model.gradients(k);
+    const zero3d::Op op = zero3d::backward_of(k);
+    const auto p = model.acquire(op);
+    const auto g = model.gradients(op);
     stream.launch("backward", {reads(p[0]), writes(g[0].view), writes(g[1].view)},
                   [&values, &gradient, p, g, k] {
                     gradient = layer_backward(gradient, values[k], values[k + 1], p[0].as<float>(),
                                               g[0].view.as<float>(), g[1].view.as<float>(),
                                               kWidths[k], kWidths[k + 1], k + 1 == kLayers);
                   });
-    model.ready(k);
-    model.release(k, Phase::backward);
+    model.release(op);
   }
   stream.synchronize();  // the arrays above end with this function
 }

@@ -19,13 +19,14 @@ std::vector<float> train_by_hand(int stage, const std::vector<int>& order,
   options.body = [&](Engine& engine, Module&, int rank) {
     ShardedModel& model = engine.model();
     for (int step = 0; step < 3; ++step) {
-      model.begin_micro_batch(0, true);
+      model.begin_training(0);
       for (const bool forward : {true, false}) {
-        const Phase phase = forward ? Phase::forward : Phase::backward;
+        if (!forward) model.begin_backward(0, true);
         const std::vector<int> blocks =
             forward ? order : std::vector<int>(order.rbegin(), order.rend());
         for (const int block : blocks) {
-          const std::vector<ConstView> views = model.acquire(block, phase);
+          const Op op = forward ? forward_of(block) : backward_of(block);
+          const std::vector<ConstView> views = model.acquire(op);
           EXPECT_EQ(views.size(), 1u);
           if (forward) {
             const ConstView view = views[0];
@@ -34,14 +35,13 @@ std::vector<float> train_by_hand(int stage, const std::vector<int>& order,
                 ZERO3D_CHECK(view.as<float>()[i] == view.as<float>()[0], "equal elements");
             });
           } else {
-            const View target = model.gradients(block)[0].view;
+            const View target = model.gradients(op)[0].view;
             model.compute().launch("gradient", {writes(target)}, [target, rank, block] {
               for (std::int64_t i = 0; i < target.numel(); ++i)
                 target.as<float>()[i] = static_cast<float>((rank + 1) * (block + 1));
             });
-            model.ready(block);
           }
-          model.release(block, phase);
+          model.release(op);
         }
       }
       EXPECT_TRUE(model.step(1).applied);
@@ -80,8 +80,6 @@ TEST(LowerLevel, OutOfOrderAcquiresWarnOnceAndAreRight) {
   EXPECT_EQ(train_by_hand(3, {3, 2, 1, 0}, R"(, "zero_hpz_partition_size": 2)"), expected);
 }
 
-/// Two users of one parameter: the gradients 3 and 5 add up to 8, whether the later (in backward)
-/// user may add or the engine must.
 /// Four equal parameters under stage 3, driven by hand.
 void with_sharded_model(const std::string& zero, const std::function<void(ShardedModel&)>& body) {
   RunOptions options = probe_options(
@@ -105,10 +103,10 @@ void use(ShardedModel& model, const std::vector<ConstView>& views) {
 TEST(LowerLevel, APassMayBeAbandoned) {
   with_sharded_model(R"("stage3_max_reuse_distance": 1000000000)", [](ShardedModel& model) {
     for (int pass = 0; pass < 3; ++pass) {
-      model.begin_micro_batch(0, true);
+      model.begin_training(0);
       for (int block = 0; block < 3; ++block) {
-        use(model, model.acquire(block, Phase::forward));
-        model.release(block, Phase::forward);
+        use(model, model.acquire(forward_of(block)));
+        model.release(forward_of(block));
       }
     }
     model.synchronize();
@@ -122,12 +120,12 @@ TEST(LowerLevel, WhatIsGatheredOnDemandIsFreedAfterItsUse) {
         const auto gathered = [&] {
           return model.device().memory().use().categories.at("gathered parameters").current;
         };
-        model.begin_micro_batch(0, true);
+        model.begin_training(0);
         const std::int64_t planned = gathered();
         for (const int block : {3, 1, 2, 0, 3, 2}) {
-          use(model, model.acquire(block, Phase::forward));
+          use(model, model.acquire(forward_of(block)));
           EXPECT_LE(gathered(), planned + 4 * 4096) << "one unit beside the arena";
-          model.release(block, Phase::forward);
+          model.release(forward_of(block));
           model.synchronize();
         }
       });
@@ -136,34 +134,34 @@ TEST(LowerLevel, WhatIsGatheredOnDemandIsFreedAfterItsUse) {
 TEST(LowerLevel, ANewPlanWaitsForWorkOnTheOldOnesMemory) {
   with_sharded_model(R"("stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0)",
                      [](ShardedModel& model) {
-                       model.begin_micro_batch(0, true);
-                       const std::vector<ConstView> before = model.acquire(0, Phase::forward);
+                       model.begin_training(0);
+                       const std::vector<ConstView> before = model.acquire(forward_of(0));
                        use(model, before);
-                       model.release(0, Phase::forward);
+                       model.release(forward_of(0));
                        model.plan(1 << 20);
-                       model.begin_micro_batch(0, true);
-                       const std::vector<ConstView> after = model.acquire(0, Phase::forward);
+                       model.begin_training(0);
+                       const std::vector<ConstView> after = model.acquire(forward_of(0));
                        EXPECT_EQ(after[0].data(), before[0].data())
                            << "the test needs the memory to be taken again";
                        use(model, after);
-                       model.release(0, Phase::forward);
+                       model.release(forward_of(0));
                        model.synchronize();
                      });
 }
 
 TEST(LowerLevel, AGatherOnDemandWaitsForWhatUsedItsMemory) {
   with_sharded_model(R"("stage3_prefetch_bucket_size": 0)", [](ShardedModel& model) {
-    model.begin_micro_batch(0, true);
+    model.begin_training(0);
     Tensor activation(model.device().memory(), DType::f32, Shape{4096}, "activations");
     const View view = activation.view();
     model.compute().launch("activation", {writes(view)}, [view] { view.as<float>()[0] = 7.0f; });
     const void* memory = view.data();
     activation.reset();
-    const std::vector<ConstView> views = model.acquire(3, Phase::forward);
+    const std::vector<ConstView> views = model.acquire(forward_of(3));
     EXPECT_EQ(views[0].data(), memory)
         << "the test needs the gather to take the activation's memory";
     use(model, views);
-    model.release(3, Phase::forward);
+    model.release(forward_of(3));
     model.synchronize();
   });
 }

@@ -198,6 +198,8 @@ class BlockHarness {
         const auto gradient = harness.gradients_.find(spec.name);
         gradients_.push_back(gradient == harness.gradients_.end() ? View()
                                                                   : gradient->second.view());
+        trains_.push_back(gradients_.back().defined());
+        asked_.push_back(false);
         accumulate_.push_back(spec.adds_gradient && harness.written_.contains(spec.name));
       }
     }

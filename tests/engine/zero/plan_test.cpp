@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
+#include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/engine/schedule.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/layout.h"
@@ -112,17 +115,17 @@ TEST(ParamLayout, PersistenceStopsAtTheModelThreshold) {
   EXPECT_FALSE(layout.parameter(3).persistent);
 }
 
-/// What must hold of any plan, whatever the knobs.
+/// What must hold of any plan, whatever the list and the knobs.
 void check_fetch_plan(const ParamLayout& layout, const FetchOptions& options,
                       const FetchPlan& plan) {
-  const int blocks = layout.block_count();
-  const int positions = options.forward_only ? blocks : 2 * blocks;
   std::vector<int> live(layout.units().size(), -1);
   std::set<int> in_arena;
-  for (int position = 0; position < positions; ++position) {
-    for (int index : plan.issues[static_cast<std::size_t>(position)]) {
+  for (std::size_t position = 0; position < plan.ops.size(); ++position) {
+    const Op& op = plan.ops[position];
+    for (int index : plan.issues[position]) {
       const FetchPlan::Gather& gather = plan.gathers[static_cast<std::size_t>(index)];
-      EXPECT_EQ(gather.issue, position);
+      EXPECT_TRUE(uses_parameters(op.kind));
+      EXPECT_EQ(gather.issue, static_cast<int>(position));
       EXPECT_LE(gather.issue, gather.first_use);
       EXPECT_LE(gather.first_use, gather.release);
       EXPECT_EQ(live[static_cast<std::size_t>(gather.unit)], -1) << "gathered while live";
@@ -138,19 +141,70 @@ void check_fetch_plan(const ParamLayout& layout, const FetchOptions& options,
       }
       in_arena.insert(index);
     }
-    const int block = block_at(position, blocks);
-    if (position < blocks || block >= options.backward_down_to) {
-      for (int unit : layout.block_units(block)) {
+    if (uses_parameters(op.kind)) {
+      for (int unit : layout.block_units(op.block)) {
         if (layout.unit(unit).persistent) continue;
         EXPECT_GE(live[static_cast<std::size_t>(unit)], 0) << "used but not gathered";
       }
     }
-    for (int index : plan.releases[static_cast<std::size_t>(position)]) {
+    for (int index : plan.releases[position]) {
       live[static_cast<std::size_t>(plan.gathers[static_cast<std::size_t>(index)].unit)] = -1;
       in_arena.erase(index);
     }
   }
   EXPECT_TRUE(in_arena.empty()) << "every gather is released";
+}
+
+/// A schedule drawn at random: at every point one of the operations that may come next.
+std::vector<Op> random_step(std::mt19937& random, const StageBlocks& stage, int micro_batches) {
+  struct Progress {
+    int forward = -1;  // -1: not loaded
+    bool gradient = false;
+    int inputs = 0, weights = 0, dropped = 0;
+  };
+  std::vector<Progress> all(static_cast<std::size_t>(micro_batches));
+  for (Progress& p : all) p.inputs = p.weights = stage.blocks - 1;
+  std::vector<Op> ops;
+  while (true) {
+    std::vector<Op> next;
+    for (int m = 0; m < micro_batches; ++m) {
+      const Progress& p = all[static_cast<std::size_t>(m)];
+      const Progress* before = m > 0 ? &all[static_cast<std::size_t>(m - 1)] : nullptr;
+      if (p.forward < 0) next.push_back({.kind = OpKind::load_batch, .micro_batch = m});
+      if (p.forward >= 0 && p.forward < stage.blocks) next.push_back(forward_of(p.forward, m));
+      if (p.forward < stage.blocks) continue;
+      if (!p.gradient && (!before || before->gradient))
+        next.push_back({.kind = OpKind::loss_gradient, .micro_batch = m});
+      if (p.gradient && p.inputs >= stage.backward_down_to &&
+          (!before || before->inputs < p.inputs)) {
+        next.push_back({.kind = OpKind::backward_inputs, .block = p.inputs, .micro_batch = m});
+        if (p.inputs == p.weights && (!before || before->weights < p.weights))
+          next.push_back(backward_of(p.inputs, m));
+      }
+      if (p.weights > p.inputs && (!before || before->weights < p.weights))
+        next.push_back({.kind = OpKind::backward_weights, .block = p.weights, .micro_batch = m});
+      if (p.dropped < stage.backward_down_to)
+        next.push_back({.kind = OpKind::drop, .block = p.dropped, .micro_batch = m});
+    }
+    if (next.empty()) return ops;
+    const Op op = next[random() % next.size()];
+    Progress& p = all[static_cast<std::size_t>(op.micro_batch)];
+    if (op.kind == OpKind::load_batch || op.kind == OpKind::forward) ++p.forward;
+    if (op.kind == OpKind::loss_gradient) p.gradient = true;
+    if (op.kind == OpKind::drop) ++p.dropped;
+    if (begins_gradients(op.kind)) --p.inputs;
+    if (ends_gradients(op.kind)) --p.weights;
+    ops.push_back(op);
+  }
+}
+
+StageBlocks stage_of(const ParamLayout& layout) {
+  StageBlocks stage{layout.block_count(), layout.block_count()};
+  for (const LayoutParameter& parameter : layout.parameters()) {
+    if (!parameter.spec.frozen)
+      stage.backward_down_to = std::min(stage.backward_down_to, parameter.blocks.front());
+  }
+  return stage;
 }
 
 /// Elements that the hungriest block needs at once: whatever the knobs, a budget of that is enough.
@@ -179,15 +233,18 @@ TEST(FetchPlan, HoldsItsPropertiesForAnyModelAndKnobs) {
     options.prefetch_elements = knobs[random() % 6];
     options.max_live_elements = knobs[random() % 6];
     options.max_reuse_distance = knobs[random() % 6];
-    options.forward_only = random() % 4 == 0;
-    options.backward_down_to =
-        static_cast<int>(random() % static_cast<unsigned>(layout.block_count()));
+    StageBlocks stage{layout.block_count(), 0};
+    stage.backward_down_to = static_cast<int>(random() % static_cast<unsigned>(stage.blocks));
+    const unsigned kind = random() % 4;
+    const std::vector<Op> ops = kind == 0   ? plan_evaluation(stage)
+                                : kind == 1 ? random_step(random, stage, 3)
+                                            : plan_step(stage, 1);
     if (random() % 2) {
       const std::int64_t beside = 512 * static_cast<std::int64_t>(random() % 8) - 1024;
       options.budget_elements = std::max<std::int64_t>(0, largest_position(layout) + beside);
     }
     try {
-      const FetchPlan plan = plan_fetches(layout, options);
+      const FetchPlan plan = plan_fetches(layout, ops, options);
       check_fetch_plan(layout, options, plan);
       ++planned;
       EXPECT_LE(largest_position(layout), options.budget_elements);
@@ -209,9 +266,15 @@ ParamLayout uniform_layout(int blocks = 4) {
 constexpr std::int64_t kUnit = 10 * 1024;
 constexpr std::int64_t kMany = 1'000'000'000;
 
+/// For one micro-batch in the plain order.
+FetchPlan plan_of(const ParamLayout& layout, const FetchOptions& options,
+                  int backward_down_to = 0) {
+  return plan_fetches(layout, plan_step({layout.block_count(), backward_down_to}, 1), options);
+}
+
 TEST(FetchPlan, ZeroKnobsGatherEachUnitOnceForwardAndOnceBackward) {
   const ParamLayout layout = uniform_layout();
-  const FetchPlan plan = plan_fetches(layout, {});
+  const FetchPlan plan = plan_of(layout, {});
   EXPECT_EQ(plan.gathered_elements, 2 * layout.padded());
   EXPECT_EQ(plan.peak_live_elements, kUnit);
   EXPECT_EQ(plan.arena_elements, kUnit);
@@ -222,11 +285,11 @@ TEST(FetchPlan, PrefetchBucketSizeBoundsWhatIsGatheredAhead) {
   FetchOptions options;
   options.max_live_elements = kMany;
   options.prefetch_elements = 1;  // one unit, by overshooting
-  EXPECT_EQ(plan_fetches(layout, options).peak_live_elements, 2 * kUnit);
-  EXPECT_EQ(plan_fetches(layout, options).gathers[1].issue, 0);
+  EXPECT_EQ(plan_of(layout, options).peak_live_elements, 2 * kUnit);
+  EXPECT_EQ(plan_of(layout, options).gathers[1].issue, 1) << "with the first forward";
   options.prefetch_elements = kUnit + 1;
-  EXPECT_EQ(plan_fetches(layout, options).peak_live_elements, 3 * kUnit);
-  EXPECT_EQ(plan_fetches(layout, options).gathered_elements, 2 * layout.padded());
+  EXPECT_EQ(plan_of(layout, options).peak_live_elements, 3 * kUnit);
+  EXPECT_EQ(plan_of(layout, options).gathered_elements, 2 * layout.padded());
 }
 
 TEST(FetchPlan, MaxLiveParametersCapsPrefetchAndReuse) {
@@ -235,7 +298,7 @@ TEST(FetchPlan, MaxLiveParametersCapsPrefetchAndReuse) {
   options.prefetch_elements = kMany;
   options.max_reuse_distance = kMany;
   options.max_live_elements = 2 * kUnit;
-  const FetchPlan plan = plan_fetches(layout, options);
+  const FetchPlan plan = plan_of(layout, options);
   EXPECT_EQ(plan.peak_live_elements, 2 * kUnit);
 }
 
@@ -244,12 +307,12 @@ TEST(FetchPlan, MaxReuseDistanceKeepsWhatIsUsedAgainSoon) {
   FetchOptions options;
   options.max_live_elements = kMany;
   options.max_reuse_distance = 1;  // only the last block, whose backward follows at once
-  EXPECT_EQ(plan_fetches(layout, options).gathered_elements, 2 * layout.padded() - kUnit);
+  EXPECT_EQ(plan_of(layout, options).gathered_elements, 2 * layout.padded() - kUnit);
   options.max_reuse_distance =
       2 * kUnit + 1;  // and the one before it: the last block's two uses lie between
-  EXPECT_EQ(plan_fetches(layout, options).gathered_elements, 2 * layout.padded() - 2 * kUnit);
+  EXPECT_EQ(plan_of(layout, options).gathered_elements, 2 * layout.padded() - 2 * kUnit);
   options.max_reuse_distance = kMany;
-  EXPECT_EQ(plan_fetches(layout, options).gathered_elements, layout.padded());
+  EXPECT_EQ(plan_of(layout, options).gathered_elements, layout.padded());
 }
 
 TEST(FetchPlan, ABudgetClipsKnobsAndSaysSo) {
@@ -257,20 +320,18 @@ TEST(FetchPlan, ABudgetClipsKnobsAndSaysSo) {
   FetchOptions options;
   options.prefetch_elements = options.max_live_elements = options.max_reuse_distance = kMany;
   options.budget_elements = 2 * kUnit;
-  const FetchPlan plan = plan_fetches(layout, options);
+  const FetchPlan plan = plan_of(layout, options);
   EXPECT_LE(plan.arena_elements, 2 * kUnit);
   ASSERT_EQ(plan.clipped.size(), 2u);
   EXPECT_NE(plan.clipped[0].find("stage3_prefetch_bucket_size"), std::string::npos);
   EXPECT_NE(plan.clipped[1].find("stage3_max_reuse_distance"), std::string::npos);
   options.budget_elements = kUnit - 1;
-  EXPECT_THROW(plan_fetches(layout, options), OutOfMemory);
+  EXPECT_THROW(plan_of(layout, options), OutOfMemory);
 }
 
 TEST(FetchPlan, FrozenBlocksBelowTheFirstTrainableOneAreNotGatheredBackward) {
   const ParamLayout layout = uniform_layout();
-  FetchOptions options;
-  options.backward_down_to = 2;
-  EXPECT_EQ(plan_fetches(layout, options).gathered_elements, 6 * kUnit);
+  EXPECT_EQ(plan_of(layout, {}, 2).gathered_elements, 6 * kUnit);
 }
 
 TEST(FetchPlan, PlansAThousandBlocksOnAThousandRanksInFiftyMilliseconds) {
@@ -287,8 +348,8 @@ TEST(FetchPlan, PlansAThousandBlocksOnAThousandRanksInFiftyMilliseconds) {
   FetchOptions options;
   options.prefetch_elements = 50'000'000;
   options.max_live_elements = options.max_reuse_distance = kMany;
-  const FetchPlan plan = plan_fetches(layout, options);
-  const BucketPlan buckets = plan_buckets(layout, {});
+  const FetchPlan plan = plan_of(layout, options);
+  const BucketPlan buckets = plan_buckets(layout, plan.ops, {});
   EXPECT_GT(plan.gathers.size(), 900u);
   EXPECT_GT(buckets.buckets.size(), 3u);
   RecordProperty("milliseconds", static_cast<int>((now_ns() - begin) / 1'000'000));
@@ -301,7 +362,7 @@ TEST(BucketPlan, EveryTrainableUnitTravelsOnceInOrderOfCompletion) {
     BucketOptions options;
     options.bucket_elements = 1 + static_cast<std::int64_t>(random() % 200000);
     options.buffers = 1 + static_cast<int>(random() % 2);
-    const BucketPlan plan = plan_buckets(layout, options);
+    const BucketPlan plan = plan_buckets(layout, plan_step(stage_of(layout), 1), options);
     std::vector<int> seen(layout.units().size());
     for (const BucketPlan::Bucket& bucket : plan.buckets) {
       std::int64_t offset = 0;
@@ -309,18 +370,15 @@ TEST(BucketPlan, EveryTrainableUnitTravelsOnceInOrderOfCompletion) {
         EXPECT_EQ(slot.offset, offset);
         offset += layout.unit(slot.unit).padded;
         ++seen[static_cast<std::size_t>(slot.unit)];
-        if (bucket.buffer == BucketPlan::kOwnBuffer) {
-          EXPECT_GT(layout.unit(slot.unit).blocks.size(), 1u);
-        }
+        EXPECT_TRUE(bucket.slots.size() == 1 || layout.unit(slot.unit).blocks.size() == 1)
+            << "a tied unit travels alone";
       }
       EXPECT_EQ(offset, bucket.elements);
       std::set<int> blocks;
       for (const BucketPlan::Slot& slot : bucket.slots)
         blocks.insert(layout.unit(slot.unit).blocks.front());
       EXPECT_TRUE(blocks.size() == 1 || bucket.elements <= plan.bucket_elements);
-      if (bucket.buffer != BucketPlan::kOwnBuffer) {
-        EXPECT_LE(bucket.elements, plan.buffer_elements[static_cast<std::size_t>(bucket.buffer)]);
-      }
+      EXPECT_EQ(bucket.buffers.size(), 1u) << "every micro-batch uses the same";
     }
     for (int unit = 0; unit < layout.unit_count(); ++unit) {
       EXPECT_EQ(seen[static_cast<std::size_t>(unit)], layout.unit(unit).frozen ? 0 : 1);
@@ -337,15 +395,13 @@ TEST(BucketPlan, UnitsOfOneBlockNeverLieInTwoSharedBuffers) {
     };
     const ParamLayout layout(random_model(random), layout_options);
     const BucketPlan plan = plan_buckets(
-        layout,
+        layout, plan_step(stage_of(layout), 1),
         {.bucket_elements = 1 + static_cast<std::int64_t>(random() % 100000), .buffers = 1});
     for (int block = 0; block < layout.block_count(); ++block) {
       std::set<int> shared;
       for (int unit : layout.block_units(block)) {
         const int bucket = plan.bucket_of[static_cast<std::size_t>(unit)];
-        if (bucket < 0 ||
-            plan.buckets[static_cast<std::size_t>(bucket)].buffer == BucketPlan::kOwnBuffer)
-          continue;
+        if (bucket < 0 || layout.unit(unit).blocks.size() > 1) continue;
         shared.insert(bucket);
       }
       EXPECT_LE(shared.size(), 1u);
@@ -356,9 +412,80 @@ TEST(BucketPlan, UnitsOfOneBlockNeverLieInTwoSharedBuffers) {
 TEST(BucketPlan, ABlockLargerThanTheBucketTravelsAlone) {
   const ParamLayout layout({{spec("small", 1000)}, {spec("large", 50000)}, {spec("other", 1000)}},
                            {});
-  const BucketPlan plan = plan_buckets(layout, {.bucket_elements = 4096, .buffers = 2});
+  const BucketPlan plan =
+      plan_buckets(layout, plan_step({3, 0}, 1), {.bucket_elements = 4096, .buffers = 2});
   ASSERT_EQ(plan.buckets.size(), 3u);
   EXPECT_EQ(plan.buckets[1].elements, layout.unit(1).padded);
+}
+
+/// Walks a list as the reducer does: buckets open and close; none that are open share a buffer.
+void check_buffers(const ParamLayout& layout, const std::vector<Op>& ops, const BucketPlan& plan) {
+  std::map<int, std::pair<int, int>> holder;           // buffer -> bucket, micro-batch
+  std::map<std::pair<int, int>, std::set<int>> ready;  // bucket, micro-batch -> units
+  for (const Op& op : ops) {
+    if (!is_backward(op.kind)) continue;
+    for (int unit : layout.block_units(op.block)) {
+      const int bucket = plan.bucket_of[static_cast<std::size_t>(unit)];
+      if (bucket < 0 || (!ends_gradients(op.kind) && opens_in_weights(layout, unit))) continue;
+      const BucketPlan::Bucket& entry = plan.buckets[static_cast<std::size_t>(bucket)];
+      const int buffer =
+          entry.buffers[static_cast<std::size_t>(op.micro_batch) % entry.buffers.size()];
+      EXPECT_LE(entry.elements, plan.buffer_elements[static_cast<std::size_t>(buffer)]);
+      const std::pair<int, int> mine{bucket, op.micro_batch};
+      EXPECT_EQ(holder.try_emplace(buffer, mine).first->second, mine) << "buffer " << buffer;
+    }
+    if (!ends_gradients(op.kind)) continue;
+    for (int unit : layout.block_units(op.block)) {
+      const int bucket = plan.bucket_of[static_cast<std::size_t>(unit)];
+      if (bucket < 0 || layout.unit(unit).blocks.front() != op.block) continue;
+      const BucketPlan::Bucket& entry = plan.buckets[static_cast<std::size_t>(bucket)];
+      auto& done = ready[{bucket, op.micro_batch}];
+      done.insert(unit);
+      if (done.size() == entry.slots.size())
+        holder.erase(
+            entry.buffers[static_cast<std::size_t>(op.micro_batch) % entry.buffers.size()]);
+    }
+  }
+  EXPECT_TRUE(holder.empty()) << "every bucket is passed on";
+}
+
+TEST(BucketPlan, BucketsOpenAtOnceNeverShareABufferInAnySchedule) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    Blocks model = random_model(random);
+    for (auto& block : model) {
+      for (ParameterSpec& p : block) p.gradient_in_weights = random() % 2 == 0;
+    }
+    const ParamLayout layout(model, {});
+    const StageBlocks stage = stage_of(layout);
+    BucketOptions options;
+    options.bucket_elements = 1 + static_cast<std::int64_t>(random() % 100000);
+    options.buffers = 1 + static_cast<int>(random() % 2);
+    const int micro_batches = 1 + static_cast<int>(random() % 4);
+    const std::vector<Op> ops = random_step(random, stage, micro_batches);
+    check_buffers(layout, ops, plan_buckets(layout, ops, options));
+
+    const std::vector<Op> plain = plan_step(stage, micro_batches);
+    const BucketPlan repeated = plan_buckets(layout, plain, options);
+    check_buffers(layout, plain, repeated);
+    EXPECT_EQ(repeated.buffer_elements,
+              plan_buckets(layout, plan_step(stage, 1), options).buffer_elements)
+        << "repeating the plain order takes no more";
+  }
+}
+
+TEST(BucketPlan, WhatOnlyBackwardWeightsWritesTakesNoBufferInASplit) {
+  Blocks model{{spec("a", 1024)}, {spec("b", 1024)}, {spec("c", 1024)}};
+  std::vector<Op> split = plan_step({3, 0}, 1);
+  std::erase_if(split, [](const Op& op) { return op.kind == OpKind::backward; });
+  for (const OpKind kind : {OpKind::backward_inputs, OpKind::backward_weights}) {
+    for (int block = 2; block >= 0; --block) split.push_back({.kind = kind, .block = block});
+  }
+  require_step(split, {3, 0}, 1);
+  const BucketOptions options{.bucket_elements = 1, .buffers = 1};
+  EXPECT_EQ(plan_buckets(ParamLayout(model, {}), split, options).total_elements(), 3 * 1024);
+  for (auto& block : model) block[0].gradient_in_weights = true;
+  EXPECT_EQ(plan_buckets(ParamLayout(model, {}), split, options).total_elements(), 1024);
 }
 
 }  // namespace

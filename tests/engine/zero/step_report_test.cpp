@@ -36,7 +36,7 @@ class StageRank {
         layout_({{spec("cut", 0)}, {spec("copied", -1)}}, {.shards = shards}),
         groups_(make_zero_groups(mesh_, {.shard = shards})),
         part_(find_model_part(layout_, mesh_, groups_)),
-        buckets_(plan_buckets(layout_, {})),
+        buckets_(plan_buckets(layout_, plan_step({2, 0}, 1), {})),
         reducer_(*device_, layout_, buckets_, groups_, {}, *compute_, *reduce_) {
     part_.names = {"s0.cut", "s0.copied", "s1.cut", "s1.copied"};
     for (int& number : part_.numbers) number += 2 * place_.pp;
@@ -52,12 +52,12 @@ class StageRank {
   /// `odd` instead in element `at` of the copied one.
   StepReport step(const std::function<float(int)>& gradient, double loss, std::int64_t at = 0,
                   std::optional<float> odd = std::nullopt) {
-    reducer_.begin_micro_batch(0, true);
+    reducer_.begin_backward(0, true);
     for (const int unit : {1, 0}) {
       std::vector<float> values(kElements, gradient(unit));
       if (unit == 1 && odd) values[static_cast<std::size_t>(at)] = *odd;
-      upload(values, reducer_.open(unit).flat(0, kElements));
-      reducer_.ready(unit);
+      upload(values, reducer_.open(unit, 0).flat(0, kElements));
+      reducer_.ready(unit, 0);
     }
     reducer_.finish(*compute_);
     Tensor pair(device_->memory(), DType::f32, Shape{2}, "activations");

@@ -1,0 +1,68 @@
+// The step of one rank as data: a list of operations in the order in which the host enqueues them.
+// Pure functions make it and plan over it (gathers, gradient buckets, activations); BlockRunner
+// executes it. Pipelines and recomputation bring kinds of their own.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace zero3d {
+
+enum class OpKind {
+  load_batch,        ///< Tokens and targets of the micro-batch go to the device.
+  forward,           ///< Of one block.
+  loss_gradient,     ///< The loss is counted, and its gradient becomes the last block's.
+  backward,          ///< Both halves of one block's backward.
+  backward_inputs,   ///< The first half: gradients of the block's inputs.
+  backward_weights,  ///< The second: the weight gradients that are still to be made.
+  drop,              ///< What forward of a block saved is not needed: backward stops above it.
+};
+
+struct Op {
+  OpKind kind = OpKind::forward;
+  int chunk = 0;  ///< Of the blocks, where a rank runs several stages of a pipeline.
+  int block = 0;
+  int tile = 0;  ///< Of the block, where it is cut.
+  int micro_batch = 0;
+  friend bool operator==(const Op&, const Op&) = default;
+};
+
+constexpr Op forward_of(int block, int micro_batch = 0) {
+  return {.kind = OpKind::forward, .block = block, .micro_batch = micro_batch};
+}
+constexpr Op backward_of(int block, int micro_batch = 0) {
+  return {.kind = OpKind::backward, .block = block, .micro_batch = micro_batch};
+}
+
+/// The first of a block's operations that may write its gradients.
+constexpr bool begins_gradients(OpKind kind) {
+  return kind == OpKind::backward || kind == OpKind::backward_inputs;
+}
+/// The operation after which they are all written.
+constexpr bool ends_gradients(OpKind kind) {
+  return kind == OpKind::backward || kind == OpKind::backward_weights;
+}
+constexpr bool is_backward(OpKind kind) { return begins_gradients(kind) || ends_gradients(kind); }
+constexpr bool uses_parameters(OpKind kind) { return kind == OpKind::forward || is_backward(kind); }
+
+/// The blocks that one rank runs.
+struct StageBlocks {
+  int blocks = 0;
+  int backward_down_to = 0;  ///< Backward stops at this block: those below are frozen.
+};
+
+/// Forward, then backward, of one micro-batch after the other.
+std::vector<Op> plan_step(const StageBlocks& stage, int micro_batches);
+std::vector<Op> plan_evaluation(const StageBlocks& stage);
+
+/// Throws Error(kInvalid), naming the operation, for a list that is not a step: every operation of
+/// every micro-batch once, after what it needs. Of one block, and of the weight gradients of one
+/// micro-batch, the order is fixed (micro-batches ascend, blocks descend): sums of gradients round
+/// as they do in the plain order.
+void require_step(std::span<const Op> ops, const StageBlocks& stage, int micro_batches);
+
+/// The list without the repetitions of a steady phase: where each micro-batch does what the one
+/// before did, two such periods are kept. Whatever a list holds at once, the shorter one holds too.
+std::vector<Op> without_repetitions(std::span<const Op> ops);
+
+}  // namespace zero3d
