@@ -13,7 +13,7 @@
 
 namespace zero3d {
 
-enum class DeviceKind { cpu, cuda };
+enum class DeviceKind { cpu, cuda, meta };
 
 class Device {
  public:
@@ -70,5 +70,10 @@ struct CpuDeviceOptions {
 /// it. Its threads run on the CPUs that the creating thread may use: bind that one first to bind
 /// all.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+/// A device that only counts: its memory has addresses and no bytes, its streams drop their work,
+/// its events are done at once. Host memory is real. For dry runs that measure what would be
+/// allocated; host_read and host_write of device memory throw Error(kInvalid).
+std::unique_ptr<Device> make_meta_device();
 
 }  // namespace zero3d

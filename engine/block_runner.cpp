@@ -102,6 +102,7 @@ BlockContext BlockRunner::context(const MicroBatchRun& run) const {
   context.training_ = run.input.trains;
   context.saves_ = run.input.trains;
   context.random_ = run.input.key;
+  context.dry_run_ = device_.kind() == DeviceKind::meta;
   return context;
 }
 

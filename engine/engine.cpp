@@ -11,6 +11,7 @@
 #include "zero3d/engine/abort_on_failure.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/config/load.h"
+#include "zero3d/engine/dry_run.h"
 
 namespace zero3d {
 namespace {
@@ -103,12 +104,8 @@ Engine::Engine(const Config& config, const Module& module, const Mesh& mesh, Dev
 Engine::~Engine() = default;
 
 std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
-  std::vector<Block::ActivationBytes> blocks;
-  for (const auto& block : module_.blocks())
-    blocks.push_back(block->activation_bytes(batch, sequence, model_->dtype()));
-  const auto last_loss = static_cast<std::int64_t>(2 * sizeof(float));  // kept for loss()
-  return std::max(estimate_activations(blocks, false), estimate_activations(blocks, true)) +
-         last_loss;
+  return peak_activation_bytes(module_, model_->layout(), model_->training_ops(), model_->dtype(),
+                               batch, sequence);
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {

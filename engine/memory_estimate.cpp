@@ -86,20 +86,4 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   return estimate;
 }
 
-std::int64_t estimate_activations(const std::vector<Block::ActivationBytes>& blocks,
-                                  bool forward_only) {
-  std::int64_t kept = 0;
-  std::int64_t peak = 0;
-  for (const Block::ActivationBytes& block : blocks) {
-    peak = std::max(peak, kept + block.forward_peak);
-    if (!forward_only) kept += block.saved;
-  }
-  if (forward_only) return peak;
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    kept -= block->saved;
-    peak = std::max(peak, kept + block->backward_peak);
-  }
-  return peak;
-}
-
 }  // namespace zero3d

@@ -43,9 +43,4 @@ struct MemoryEstimate {
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
                                       const MemoryInputs& inputs);
 
-/// The highest sum of what blocks keep and what the running one needs, over the positions of a
-/// pass.
-std::int64_t estimate_activations(const std::vector<Block::ActivationBytes>& blocks,
-                                  bool forward_only);
-
 }  // namespace zero3d

@@ -98,6 +98,9 @@ class BlockContext {
   }
   /// Only for parameters that declared adds_gradient: add to gradient(index) rather than write it.
   bool accumulate_gradient(std::size_t index) const { return accumulate_[index]; }
+  /// Nothing enqueued will run, and memory has no bytes: for blocks that hand their work to other
+  /// code, which then must not run either. What is allocated is planned for.
+  bool is_dry_run() const { return dry_run_; }
   /// False when nothing upstream needs the input's gradient (a first block, frozen blocks below).
   bool wants_input_gradient() const { return wants_input_gradient_; }
 
@@ -109,6 +112,7 @@ class BlockContext {
   bool training_ = true;
   bool saves_ = true;
   bool wants_input_gradient_ = true;
+  bool dry_run_ = false;
   RandomKey random_;
   std::vector<ConstView> parameters_;
   std::vector<View> gradients_;
@@ -117,6 +121,9 @@ class BlockContext {
   mutable std::vector<bool> asked_;  ///< Gradients the block asked for.
 };
 
+/// forward and backward allocate and enqueue; they never look at values on the host. The engine
+/// relies on it: before the first step it runs the blocks once on a device that only counts
+/// (context.is_dry_run()), and plans memory by what they allocate there.
 class Block {
  public:
   virtual ~Block() = default;
@@ -136,19 +143,6 @@ class Block {
   /// The remaining weight gradients. Called once: right after backward_inputs or, in a schedule
   /// that splits backward, after other blocks and micro-batches.
   virtual void backward_weights(BlockContext& context, Saved& saved) = 0;
-
-  /// Bytes of activations for a micro-batch of [batch, seq]. The memory plan adds them up, and a
-  /// budget is enforced: too little ends the run, too much only makes less room for prefetch.
-  struct ActivationBytes {
-    std::int64_t saved = 0;  ///< Kept until backward, tensors taken over from the inputs included.
-    /// The most that is held at once while forward runs: inputs (passed through or not), outputs,
-    /// what is saved, and temporaries.
-    std::int64_t forward_peak = 0;
-    /// The same of both backward calls: what was saved, both gradients, and temporaries.
-    std::int64_t backward_peak = 0;
-  };
-  virtual ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                           DType dtype) const = 0;
 };
 
 class Module {

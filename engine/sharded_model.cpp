@@ -51,15 +51,6 @@ GradientReducerOptions reducer_options(const Config& config, const ShardingPolic
   return options;
 }
 
-StageBlocks stage_of(const ParamLayout& layout) {
-  StageBlocks stage{layout.block_count(), layout.block_count()};
-  for (const LayoutParameter& parameter : layout.parameters()) {
-    if (!parameter.spec.frozen)
-      stage.backward_down_to = std::min(stage.backward_down_to, parameter.blocks.front());
-  }
-  return stage;
-}
-
 }  // namespace
 
 ShardedModel::ShardedModel(const Config& config,
@@ -222,8 +213,7 @@ std::vector<GradientTarget> ShardedModel::gradients(const Op& op) {
     const LayoutParameter& parameter = layout_->parameter(index);
     GradientTarget& target = targets.emplace_back();
     target.trains = !parameter.spec.frozen;
-    if (!target.trains || (!ends_gradients(op.kind) && opens_in_weights(*layout_, parameter.unit)))
-      continue;
+    if (!writes_gradient(*layout_, index, op)) continue;
     const View unit = reducer_->open(parameter.unit, op.micro_batch);
     target.view = unit.flat(parameter.offset, parameter.numel()).reshaped(parameter.spec.shape);
     target.accumulate = op.block != parameter.blocks.back();

@@ -23,14 +23,16 @@ struct Bodies {
 
 [[noreturn]] void throw_no_body(const Stream& stream, const char* what);
 
-/// Enqueues the body for the stream's device. Throws Error(kInvalid) for a device kind that this
-/// build has no kernels for.
+/// Enqueues the body for the stream's device; a dry run drops it. Throws Error(kInvalid) for a
+/// device kind that this build has no kernels for.
 template <typename Args>
 void dispatch(Stream& stream, const char* what, std::span<const Access> accesses,
               const Bodies<std::type_identity_t<Args>>& bodies, Args args) {
   switch (stream.device().kind()) {
     case DeviceKind::cpu:
       stream.launch(what, accesses, [body = bodies.cpu, args = std::move(args)] { body(args); });
+      return;
+    case DeviceKind::meta:
       return;
     case DeviceKind::cuda:
       break;

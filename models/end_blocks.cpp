@@ -1,7 +1,6 @@
-// Embedding and head: their order of work and the bytes it needs.
+// Embedding and head: their order of work.
 #include "zero3d/models/end_blocks.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "zero3d/core/text.h"
@@ -74,19 +73,6 @@ void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
     kernels::position_backward(context.stream(), dhidden, seq, context.gradient(*parts_.positions),
                                context.accumulate_gradient(*parts_.positions));
   saved.tensors.clear();
-}
-
-Block::ActivationBytes EmbeddingBlock::activation_bytes(std::int64_t batch, std::int64_t seq,
-                                                        DType dtype) const {
-  const std::int64_t rows = batch * seq, ids = rows * 4;
-  const std::int64_t width = parts_.parameters.specs()[parts_.table].shape[1];
-  const std::int64_t hidden = rows * width * static_cast<std::int64_t>(size_of(dtype));
-  const std::int64_t hiddens = parts_.dropout.p > 0 ? 2 * hidden : hidden;
-  ActivationBytes bytes;
-  bytes.saved = ids;
-  bytes.forward_peak = 2 * ids + hiddens;
-  bytes.backward_peak = ids + hiddens;
-  return bytes;
 }
 
 Values HeadBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
@@ -169,19 +155,6 @@ void HeadBlock::backward_weights(BlockContext& context, Saved& saved) {
     parts_.head.backward_weight(context, normed, slots[kLogits]);
   }
   slots.clear();
-}
-
-Block::ActivationBytes HeadBlock::activation_bytes(std::int64_t batch, std::int64_t seq,
-                                                   DType dtype) const {
-  const std::int64_t rows = batch * seq, row = rows * static_cast<std::int64_t>(size_of(dtype));
-  const std::int64_t hidden = row * parts_.head.in, logits = row * parts_.head.out;
-  const std::int64_t statistics = parts_.norm.statistics_bytes(rows), ids = rows * 4;
-  const std::int64_t loss = 8, seed = 4;
-  ActivationBytes bytes;
-  bytes.saved = hidden + statistics + logits + ids + rows * 4 + loss;
-  bytes.forward_peak = std::max(2 * hidden + statistics + logits + ids, bytes.saved + loss);
-  bytes.backward_peak = std::max(bytes.saved + seed, 3 * hidden + statistics + logits);
-  return bytes;
 }
 
 }  // namespace zero3d

@@ -27,8 +27,6 @@ class EmbeddingBlock final : public Block {
   Values forward(BlockContext& context, Values inputs, Saved& saved) override;
   Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) override;
   void backward_weights(BlockContext& context, Saved& saved) override;
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                   DType dtype) const override;
 
  private:
   EmbeddingParts parts_;
@@ -52,8 +50,6 @@ class HeadBlock final : public Block {
   Values forward(BlockContext& context, Values inputs, Saved& saved) override;
   Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) override;
   void backward_weights(BlockContext& context, Saved& saved) override;
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                   DType dtype) const override;
 
  private:
   HeadParts parts_;

@@ -84,7 +84,6 @@ struct Norm {
   bool trains(const BlockContext& context) const {
     return context.trains(weight) || (bias && context.trains(*bias));
   }
-  std::int64_t statistics_bytes(std::int64_t rows) const { return rows * 4 * (has_mean() ? 2 : 1); }
 };
 Norm declare_layer_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
                         double eps);

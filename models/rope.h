@@ -21,11 +21,9 @@ class Rope {
  public:
   explicit Rope(const ModelConfig& config);
 
-  /// Turns each of `columns` (rows [B * seq]) in place; inverse: backwards, for gradients. Needs
-  /// table_bytes() of device memory for the time of the call.
+  /// Turns each of `columns` (rows [B * seq]) in place; inverse: backwards, for gradients.
   void turn(BlockContext& context, std::int64_t seq, std::initializer_list<Columns> columns,
             bool inverse) const;
-  std::int64_t table_bytes() const { return head_dim_ / 2 * 4; }
 
  private:
   /// Host memory that stays where it is: copies to the device are asynchronous.

@@ -1,5 +1,5 @@
 // Attention and MLP, forward and the input-gradient half of backward. Tensors are released as soon
-// as nothing later reads them; the block's activation_bytes counts on that order.
+// as nothing later reads them.
 #include "zero3d/models/sublayers.h"
 
 #include <utility>

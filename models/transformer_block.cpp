@@ -1,7 +1,6 @@
-// The order of a transformer block's work, and the bytes that order needs.
+// The order of a transformer block's work.
 #include "zero3d/models/transformer_block.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "zero3d/core/text.h"
@@ -130,54 +129,6 @@ void TransformerBlock::backward_weights(BlockContext& context, Saved& saved) {
   slots[kMiddleGradient].reset();
   input_weights(attention.inputs, norm1, kInput, kProjectionGradients);
   saved.tensors.clear();
-}
-
-Block::ActivationBytes TransformerBlock::activation_bytes(std::int64_t batch, std::int64_t seq,
-                                                          DType dtype) const {
-  const Attention& attention = parts_.attention;
-  const std::int64_t rows = batch * seq, row = rows * static_cast<std::int64_t>(size_of(dtype));
-  const std::int64_t hidden = row * parts_.mlp.output.out;
-  const std::int64_t wide = row * parts_.mlp.output.in;
-  const std::int64_t ups = static_cast<std::int64_t>(parts_.mlp.inputs.size());
-  const std::int64_t targets = rows * 4;
-
-  ActivationBytes bytes;
-  bytes.saved = 2 * hidden + parts_.norm1.statistics_bytes(rows) +
-                parts_.norm2.statistics_bytes(rows) +
-                row * (2 * attention.q_width() + 2 * attention.kv_width()) +
-                rows * attention.heads * 4 + ups * wide;
-  // At the MLP's output projection: activation and output; with dropout, product and output.
-  const bool dropped = parts_.mlp.output_dropout.p > 0;
-  bytes.forward_peak = bytes.saved + targets + hidden + (dropped ? std::max(wide, hidden) : wide);
-  bytes.backward_peak = backward_peak(batch, seq, dtype, bytes.saved);
-  return bytes;
-}
-
-std::int64_t TransformerBlock::backward_peak(std::int64_t batch, std::int64_t seq, DType dtype,
-                                             std::int64_t saved) const {
-  const Attention& attention = parts_.attention;
-  const std::int64_t rows = batch * seq, row = rows * static_cast<std::int64_t>(size_of(dtype));
-  const std::int64_t hidden = row * parts_.mlp.output.out;
-  const std::int64_t wide = row * parts_.mlp.output.in;
-  const std::int64_t attended = row * attention.q_width();
-  const std::int64_t projections = row * (attention.q_width() + 2 * attention.kv_width());
-  const std::int64_t scratch =
-      4 * kernels::attention_backward_scratch(attention.kernel_shape({batch, seq}));
-  const std::int64_t mlp_dropped = parts_.mlp.output_dropout.p > 0 ? hidden : 0;
-  const std::int64_t attention_dropped = attention.output_dropout.p > 0 ? hidden : 0;
-
-  // Inside the MLP: gradients of both sides of the activation, which SwiGLU cannot share.
-  const std::int64_t activation =
-      saved + hidden + mlp_dropped + (parts_.mlp.gated() ? 3 * wide : wide);
-  // At the second norm: the activation's recomputed value took the place of what was saved; both
-  // gradients of the residual path and the norm's own.
-  const std::int64_t norm2 = saved + 3 * hidden + wide;
-  const std::int64_t middle =
-      saved + 2 * hidden + wide - parts_.norm2.statistics_bytes(rows) + attention_dropped;
-  const std::int64_t attend = middle + attended + projections + scratch;
-  const std::int64_t norm1 =
-      middle - rows * attention.heads * 4 + (attention_dropped > 0 ? hidden : 2 * hidden);
-  return std::max({activation, norm2, attend, norm1});
 }
 
 }  // namespace zero3d

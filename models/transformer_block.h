@@ -29,18 +29,12 @@ class TransformerBlock final : public Block {
   Values forward(BlockContext& context, Values inputs, Saved& saved) override;
   Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) override;
   void backward_weights(BlockContext& context, Saved& saved) override;
-  /// Peaks count everything the block holds: inputs with the targets that pass through, saved,
-  /// transient, outputs; with all parameters trained.
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                   DType dtype) const override;
 
  private:
   /// The residual path's gradient before a norm: norm gradient of `dnormed` + `dy`. Written over
   /// `spent` when that is defined.
   Tensor norm_backward(BlockContext& context, const Norm& norm, Tensor dnormed, const ConstView& x,
                        Tensor& mean, Tensor& rstd, const ConstView& dy, Tensor spent, bool wanted);
-  std::int64_t backward_peak(std::int64_t batch, std::int64_t seq, DType dtype,
-                             std::int64_t saved) const;
 
   TransformerParts parts_;
 };

@@ -167,6 +167,20 @@ bool opens_in_weights(const ParamLayout& layout, int unit) {
          });
 }
 
+bool writes_gradient(const ParamLayout& layout, int parameter, const Op& op) {
+  const LayoutParameter& entry = layout.parameter(parameter);
+  return !entry.spec.frozen && (ends_gradients(op.kind) || !opens_in_weights(layout, entry.unit));
+}
+
+StageBlocks stage_of(const ParamLayout& layout) {
+  StageBlocks stage{layout.block_count(), layout.block_count()};
+  for (const LayoutParameter& parameter : layout.parameters()) {
+    if (!parameter.spec.frozen)
+      stage.backward_down_to = std::min(stage.backward_down_to, parameter.blocks.front());
+  }
+  return stage;
+}
+
 std::int64_t BucketPlan::total_elements() const {
   return std::accumulate(buffer_elements.begin(), buffer_elements.end(), std::int64_t{0});
 }

@@ -43,6 +43,10 @@ struct BucketPlan {
 /// Whether backward_inputs writes none of the unit's gradients: its slot then opens in
 /// backward_weights.
 bool opens_in_weights(const ParamLayout& layout, int unit);
+/// Whether a backward operation may write the gradient of a parameter of its block.
+bool writes_gradient(const ParamLayout& layout, int parameter, const Op& op);
+/// The blocks of a layout, and where their backward stops.
+StageBlocks stage_of(const ParamLayout& layout);
 
 /// The size in force is at most a quarter of the trainable elements (but a whole block), so that
 /// reduction overlaps backward however small the model is against the knob.

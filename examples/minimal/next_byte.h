@@ -45,12 +45,6 @@ class Lookup final : public zero3d::Block {
     return {};
   }
   void backward_weights(zero3d::BlockContext&, zero3d::Saved&) override {}
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                   zero3d::DType dtype) const override {
-    const std::int64_t rows = batch * seq;
-    const std::int64_t vectors = rows * kWidth * static_cast<std::int64_t>(zero3d::size_of(dtype));
-    return {rows * 4, rows * 8 + vectors, rows * 4 + vectors};
-  }
 };
 
 /// A vector -> scores of all bytes -> the loss against the byte that follows.
@@ -99,14 +93,6 @@ class Guess final : public zero3d::Block {
                                              .b = saved.tensors[kVectors],
                                              .c = context.gradient(0),
                                              .what = "gradient of output"});
-  }
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                   zero3d::DType dtype) const override {
-    const std::int64_t rows = batch * seq;
-    const auto element = static_cast<std::int64_t>(zero3d::size_of(dtype));
-    const std::int64_t vectors = rows * kWidth * element;
-    const std::int64_t kept = vectors + rows * kBytes * element + rows * 8 + 8;
-    return {kept, kept + 8, kept + vectors + 4};
   }
 
  private:

@@ -238,11 +238,6 @@ class Unused final : public Block {
   Values forward(BlockContext&, Values inputs, Saved&) override { return inputs; }
   Values backward_inputs(BlockContext&, Values gradients, Saved&) override { return gradients; }
   void backward_weights(BlockContext&, Saved&) override {}
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq,
-                                   DType dtype) const override {
-    const std::int64_t hidden = batch * seq * 16 * static_cast<std::int64_t>(size_of(dtype));
-    return {0, hidden, hidden};
-  }
 };
 
 class WithUnused final : public Module {

@@ -172,7 +172,10 @@ TEST(Schedule, HandWrittenOrdersGiveTheBitsOfThePlainOne) {
           SCOPED_TRACE(testing::Message()
                        << c.name << ", stage " << stage << (tied ? ", tied" : "") << precision);
           options.engine.schedule = c.schedule;
-          EXPECT_TRUE(same_bits(plain, run_engine(json, options)));
+          const RunResult result = run_engine(json, options);
+          EXPECT_TRUE(same_bits(plain, result));
+          for (std::size_t rank = 0; rank < result.memory.size(); ++rank)
+            EXPECT_EQ(result.memory[rank].peak, result.estimates[rank].total());
         }
       }
     }

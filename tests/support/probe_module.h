@@ -63,7 +63,7 @@ class ProbeBlock final : public Block {
   }
 
   Values forward(BlockContext& context, Values inputs, Saved& saved) override {
-    if (spec_.on_host) spec_.on_host(true);
+    if (spec_.on_host && !context.is_dry_run()) spec_.on_host(true);
     if (context.saves()) saved.opaque = std::make_shared<ProbeClock>(clock_);
     Values outputs;
     outputs.push_back(context.allocate(DType::f32, Shape{last_ ? 2 : 1}));
@@ -91,7 +91,7 @@ class ProbeBlock final : public Block {
   }
 
   Values backward_inputs(BlockContext& context, Values gradients, Saved&) override {
-    if (spec_.on_host) spec_.on_host(false);
+    if (spec_.on_host && !context.is_dry_run()) spec_.on_host(false);
     Values inputs;
     if (context.wants_input_gradient()) {
       inputs.push_back(context.allocate(DType::f32, Shape{1}));
@@ -121,11 +121,6 @@ class ProbeBlock final : public Block {
           });
     }
     seed_.reset();
-  }
-
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t seq, DType) const override {
-    const std::int64_t inputs = index_ == 0 ? 8 * batch * seq : 4;
-    return {0, inputs + (last_ ? 8 : 4), index_ == 0 ? 4 : 8};
   }
 
  private:

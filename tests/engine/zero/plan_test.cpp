@@ -198,15 +198,6 @@ std::vector<Op> random_step(std::mt19937& random, const StageBlocks& stage, int 
   }
 }
 
-StageBlocks stage_of(const ParamLayout& layout) {
-  StageBlocks stage{layout.block_count(), layout.block_count()};
-  for (const LayoutParameter& parameter : layout.parameters()) {
-    if (!parameter.spec.frozen)
-      stage.backward_down_to = std::min(stage.backward_down_to, parameter.blocks.front());
-  }
-  return stage;
-}
-
 /// Elements that the hungriest block needs at once: whatever the knobs, a budget of that is enough.
 std::int64_t largest_position(const ParamLayout& layout) {
   std::int64_t largest = 0;

@@ -1,0 +1,83 @@
+#include "zero3d/engine/dry_run.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "zero3d/device/device.h"
+#include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/zero/bucket_plan.h"
+
+namespace zero3d {
+namespace {
+
+/// Parameters and gradients as addresses.
+class DryParameters final : public ParameterAccess {
+ public:
+  DryParameters(const ParamLayout& layout, DType dtype, Device& device) : layout_(layout) {
+    for (const LayoutParameter& parameter : layout.parameters()) {
+      values_.emplace_back(device.memory(), dtype, parameter.spec.shape, "parameters");
+      gradients_.emplace_back(device.memory(), dtype, parameter.spec.shape, "gradients");
+    }
+  }
+
+  std::vector<ConstView> acquire(const Op& op) override {
+    std::vector<ConstView> views;
+    for (int index : layout_.block_parameters(op.block))
+      views.push_back(values_[static_cast<std::size_t>(index)]);
+    return views;
+  }
+  void begin_backward(int, bool) override {}
+  std::vector<GradientTarget> gradients(const Op& op) override {
+    std::vector<GradientTarget> targets;
+    for (int index : layout_.block_parameters(op.block)) {
+      const LayoutParameter& parameter = layout_.parameter(index);
+      GradientTarget& target = targets.emplace_back();
+      target.trains = !parameter.spec.frozen;
+      if (!writes_gradient(layout_, index, op)) continue;
+      target.view = gradients_[static_cast<std::size_t>(index)];
+      target.accumulate = op.block != parameter.blocks.back();
+    }
+    return targets;
+  }
+  void release(const Op&) override {}
+  void add_loss(const ConstView&) override {}
+
+ private:
+  const ParamLayout& layout_;
+  std::vector<Tensor> values_;
+  std::vector<Tensor> gradients_;
+};
+
+}  // namespace
+
+std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layout,
+                                   std::span<const Op> training, DType dtype, std::int64_t batch,
+                                   std::int64_t sequence) {
+  const std::unique_ptr<Device> device = make_meta_device();
+  const std::unique_ptr<Stream> compute = device->create_stream("compute");
+  DryParameters parameters(layout, dtype, *device);
+  const std::int64_t fixed = device->memory().use().current;
+  const StageBlocks stage = stage_of(layout);
+  BlockRunner runner(module, parameters, *device, *compute, {dtype, 0, stage.backward_down_to});
+
+  const std::vector<std::int32_t> ids(static_cast<std::size_t>(batch * sequence));
+  BatchInput input;
+  input.tokens = input.targets =
+      ConstView(reinterpret_cast<const std::byte*>(ids.data()), DType::i32, Shape{batch, sequence});
+  const auto run = [&](std::span<const Op> ops) {
+    for (const Op& op : ops) {
+      if (op.kind == OpKind::load_batch) runner.begin(op.micro_batch, input);
+      runner.run(op);
+    }
+    runner.free_batches();
+  };
+  const std::vector<Op> step = without_repetitions(training);
+  run(step);
+  run(step);  // now beside what the step before left
+  input.trains = false;
+  run(plan_evaluation(stage));
+  runner.take_outputs(0);
+  return device->memory().use().peak - fixed;
+}
+
+}  // namespace zero3d
