@@ -75,9 +75,9 @@ struct Bench {
     const int n = comm.size();
     const std::int64_t piece = numel / n;
     const int calls = static_cast<int>(std::clamp<std::int64_t>((16 << 20) / numel, 2, 200));
-    Tensor full(device.memory(), DType::f32, Shape{piece * n}, "bench");
-    Tensor half(device.memory(), DType::bf16, Shape{piece * n}, "bench");
-    Tensor shard(device.memory(), DType::f32, Shape{piece}, "bench");
+    Tensor full(device.memory(), kNoStream, DType::f32, Shape{piece * n}, Category::other);
+    Tensor half(device.memory(), kNoStream, DType::bf16, Shape{piece * n}, Category::other);
+    Tensor shard(device.memory(), kNoStream, DType::f32, Shape{piece}, Category::other);
     for (const Tensor* tensor : {&full, &half, &shard}) device.fill_zero(stream, *tensor);
     stream.synchronize();
     const std::size_t bytes = full.view().bytes();

@@ -27,7 +27,8 @@ void busy_launches(benchmark::State& state) {
   const auto stream = device->create_stream("compute");
   std::vector<Tensor> tensors;
   for (std::int64_t i = 0; i < kTensors; ++i)
-    tensors.emplace_back(device->memory(), DType::f32, Shape{1000}, "activations");
+    tensors.emplace_back(device->memory(), kNoStream, DType::f32, Shape{1000},
+                         Category::activations);
   for (auto _ : state) {
     for (int i = 0; i < kLaunches; ++i) {
       const auto at = static_cast<std::size_t>(i % (kTensors - 2));
@@ -103,7 +104,7 @@ void memory_of_a_step(benchmark::State& state) {
   for (auto _ : state) {
     std::vector<Buffer> stash;
     for (int i = 0; i < 32; ++i) {
-      stash.emplace_back(device->memory(), bytes, "activations");
+      stash.emplace_back(device->memory(), kNoStream, bytes, Category::activations);
       std::memset(stash.back().data(), i, bytes);
     }
     while (!stash.empty()) stash.pop_back();
@@ -119,7 +120,7 @@ void memory_of_the_first_step(benchmark::State& state) {
     const auto device = device_with(false);
     std::vector<Buffer> stash;
     for (int i = 0; i < 32; ++i) {
-      stash.emplace_back(device->memory(), bytes, "activations");
+      stash.emplace_back(device->memory(), kNoStream, bytes, Category::activations);
       std::memset(stash.back().data(), i, bytes);
     }
   }

@@ -101,9 +101,9 @@ class Ours {
     options.check_hazards = false;
     device_ = make_cpu_device(options);
     stream_ = device_->create_stream("compute");
-    a_ = Tensor(device_->memory(), dtype, product.a(), "bench");
-    b_ = Tensor(device_->memory(), dtype, product.b(), "bench");
-    c_ = Tensor(device_->memory(), dtype, {product.m, product.n}, "bench");
+    a_ = Tensor(device_->memory(), kNoStream, dtype, product.a(), Category::other);
+    b_ = Tensor(device_->memory(), kNoStream, dtype, product.b(), Category::other);
+    c_ = Tensor(device_->memory(), kNoStream, dtype, {product.m, product.n}, Category::other);
     fill(a_.view());
     fill(b_.view());
     args_.a = a_;
@@ -133,9 +133,9 @@ class Raw {
   Raw(const Product& product, DType dtype) : p_(product), bf16_(dtype == DType::bf16) {
     const DType stored = bf16_ ? DType::bf16 : DType::f32;
     device_ = make_cpu_device({});
-    a_ = Tensor(device_->memory(), stored, product.a(), "bench");
-    b_ = Tensor(device_->memory(), stored, product.b(), "bench");
-    c_ = Tensor(device_->memory(), stored, {product.m, product.n}, "bench");
+    a_ = Tensor(device_->memory(), kNoStream, stored, product.a(), Category::other);
+    b_ = Tensor(device_->memory(), kNoStream, stored, product.b(), Category::other);
+    c_ = Tensor(device_->memory(), kNoStream, stored, {product.m, product.n}, Category::other);
     fill(a_.view());
     fill(b_.view());
   }

@@ -88,7 +88,7 @@ class Bench {
   }
 
   View make(const Shape& shape, DType dtype, int low = 0, int range = 0) {
-    tensors_.emplace_back(device_->memory(), dtype, shape, "bench");
+    tensors_.emplace_back(device_->memory(), kNoStream, dtype, shape, Category::other);
     const View view = tensors_.back();
     for (std::int64_t i = 0; i < view.numel(); ++i) {
       const std::uint32_t word = RandomKey{}.word(0, static_cast<std::uint64_t>(i));

@@ -24,15 +24,12 @@ class Device {
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
 
-  /// Device memory, bounded by the device's budget. Allocation and release are host-ordered: memory
-  /// released while a stream still uses it may be handed out again at once, so owners wait or stay
-  /// within one stream's order.
-  virtual TrackingResource& memory() = 0;
-  /// Host memory the device copies from at full speed.
-  virtual TrackingResource& host_memory() = 0;
+  /// Memory of one tier. The two host tiers share one budget.
+  virtual TrackingResource& memory(Tier tier) = 0;
+  TrackingResource& memory() { return memory(Tier::device); }
 
-  /// Enqueues dst = src; equal bytes, either side on the device or in host_memory(); ranges do not
-  /// overlap.
+  /// Enqueues dst = src; equal bytes, either side in device or host memory of this device;
+  /// ranges do not overlap.
   virtual void copy(Stream& stream, const View& dst, const ConstView& src) = 0;
   /// Enqueues dst = 0.
   virtual void fill_zero(Stream& stream, const View& dst) = 0;
@@ -55,6 +52,7 @@ struct CpuDeviceOptions {
   int rank = 0;     ///< Shown in traces and errors.
   int threads = 1;  ///< Threads that run one kernel (a TBB arena of its own).
   std::int64_t budget_bytes = TrackingResource::kUnlimited;
+  std::int64_t host_budget_bytes = TrackingResource::kUnlimited;  ///< Pinned and pageable together.
   bool check_hazards = default_checks();  ///< The vector-clock checker of launches.
   /// Fill device memory with NaN bytes (0xFF) when released and when handed out, unless launches
   /// that use it are still under way. Needs check_hazards, which knows them.

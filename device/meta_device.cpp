@@ -15,12 +15,12 @@ constexpr std::size_t kAlignment = 64;
 /// Gives every allocation an address of its own.
 class AddressResource final : public MemoryResource {
  public:
-  void* allocate(std::size_t bytes, const char*) override {
+  void* allocate(std::size_t bytes) override {
     const std::uintptr_t address = next_;
     next_ += (bytes / kAlignment + 1) * kAlignment;
     return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   }
-  void deallocate(void*, std::size_t, const char*) noexcept override {}
+  void deallocate(void*, std::size_t) noexcept override {}
   bool holds(const void* data) const {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     return address >= kFirst && address < next_;
@@ -33,10 +33,10 @@ class AddressResource final : public MemoryResource {
 
 class HostResource final : public MemoryResource {
  public:
-  void* allocate(std::size_t bytes, const char*) override {
+  void* allocate(std::size_t bytes) override {
     return ::operator new(bytes, std::align_val_t(kAlignment));
   }
-  void deallocate(void* data, std::size_t, const char*) noexcept override {
+  void deallocate(void* data, std::size_t) noexcept override {
     ::operator delete(data, std::align_val_t(kAlignment));
   }
 };
@@ -63,8 +63,10 @@ class MetaDevice final : public Device {
   std::unique_ptr<Stream> create_stream(const std::string& name) override {
     return std::make_unique<MetaStream>(*this, name);
   }
-  TrackingResource& memory() override { return memory_; }
-  TrackingResource& host_memory() override { return host_memory_; }
+  using Device::memory;
+  TrackingResource& memory(Tier tier) override {
+    return tier == Tier::device ? memory_ : host_memory_;
+  }
   void copy(Stream&, const View& dst, const ConstView& src) override {
     if (dst.bytes() == src.bytes()) return;
     throw_invalid(

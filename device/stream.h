@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -25,14 +26,22 @@ struct Access {
 inline Access reads(const ConstView& view) { return {view.data(), view.bytes(), false}; }
 inline Access writes(const View& view) { return {view.data(), view.bytes(), true}; }
 
+class Stream;
+
+/// Names a stream to those who outlive it: null once it has ended, and so all of its work.
+struct StreamHandle {
+  Stream* stream = nullptr;
+};
+
 class Stream {
  public:
-  virtual ~Stream() = default;
+  virtual ~Stream() { handle_->stream = nullptr; }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   Device& device() const { return device_; }
   const std::string& name() const { return name_; }
+  std::shared_ptr<const StreamHandle> handle() const { return handle_; }
 
   /// Enqueues host code as one task. `what` names it in traces and errors (a string that outlives
   /// the stream, or a std::string). Its accesses must be declared: the hazard checker orders them,
@@ -56,11 +65,14 @@ class Stream {
   virtual void synchronize() = 0;
 
  protected:
-  Stream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+  Stream(Device& device, std::string name) : device_(device), name_(std::move(name)) {
+    handle_->stream = this;
+  }
 
  private:
   Device& device_;
   std::string name_;
+  const std::shared_ptr<StreamHandle> handle_ = std::make_shared<StreamHandle>();
 };
 
 }  // namespace zero3d

@@ -1,112 +1,225 @@
-// TrackingResource: counts, peaks and the budget. Counts are the bytes asked for, not what the
-// upstream rounds them to, so that a planned peak can be compared to the byte.
+// TrackingResource: counts, peaks, the budget, and what was given back before its last use was
+// over. Counts are the bytes asked for, not what the upstream rounds them to, so that a planned
+// peak can be compared to the byte.
 #include <algorithm>
 #include <limits>
+#include <list>
 #include <mutex>
-#include <vector>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/event_state.h"
+#include "zero3d/device/last_uses.h"
 #include "zero3d/device/memory.h"
 
 namespace zero3d {
 
 struct TrackingResource::State {
-  State(MemoryResource& resource, std::string name, std::int64_t bytes)
-      : upstream(resource), tier(std::move(name)), budget(bytes) {}
+  State(MemoryResource& resource, std::string text) : upstream(resource), name(std::move(text)) {}
 
-  /// Call with the mutex held.
-  std::string refusal(std::size_t bytes, const char* category) const;
+  /// With the budget's mutex held.
+  void give_back(void* data, std::size_t bytes, const MemoryOrder& order,
+                 std::vector<Event> uses) noexcept;
 
   MemoryResource& upstream;
-  const std::string tier;
-  const std::int64_t budget;
-  mutable std::mutex mutex;
+  const std::string name;
+  std::shared_ptr<MemoryBudget> budget;
   MemoryUse use;
+  LastUses last_uses;
 };
 
-std::string TrackingResource::State::refusal(std::size_t bytes, const char* category) const {
-  std::vector<std::pair<std::int64_t, std::string>> holders;
-  for (const auto& [name, held] : use.categories) {
-    if (held.current > 0) holders.emplace_back(held.current, name);
+/// One mutex guards a budget and all resources that share it. It is never held while anybody waits.
+class MemoryBudget {
+ public:
+  using Resource = TrackingResource::State;
+  MemoryBudget(std::int64_t size, std::string text) : bytes(size), advice(std::move(text)) {
+    if (bytes < 0 && bytes != kUnlimitedMemory)
+      throw_invalid(concat("memory budget of ", bytes, " bytes: expected 0 or more"));
+  }
+
+  /// Whether `more` bytes could be had if every parked byte were taken for them.
+  bool can_hold(std::int64_t more) const {
+    return more >= 0 && (bytes == kUnlimitedMemory || more <= bytes - held);
+  }
+  std::string refusal(std::int64_t more, Category category, const std::string& name) const;
+  /// Gives back what is parked and done with, and then, oldest first, what `more` bytes need.
+  void unpark_for(std::int64_t more);
+  void unpark_all_of(const Resource& resource);
+
+  struct Parked {
+    Resource* resource;
+    void* data;
+    std::size_t bytes;
+    MemoryOrder order;
+    std::vector<Event> uses;
+
+    bool done() const {
+      return std::all_of(uses.begin(), uses.end(), [](const Event& event) { return event.done(); });
+    }
+  };
+
+  const std::int64_t bytes;
+  const std::string advice;
+  std::mutex mutex;
+  std::int64_t held = 0;  ///< By owners, of all resources.
+  std::int64_t parked = 0;
+  std::list<Parked> waiting;
+  std::vector<Resource*> resources;
+
+ private:
+  std::list<Parked>::iterator unpark(std::list<Parked>::iterator entry);
+};
+
+namespace {
+
+/// The lines a block lies in, of which it is the only user.
+std::uintptr_t end_of(std::uintptr_t begin, std::size_t bytes) {
+  constexpr std::uintptr_t kLine = 64;
+  return begin + (std::max<std::uintptr_t>(bytes, 1) + kLine - 1) / kLine * kLine;
+}
+
+/// A point that is passed orders nothing more; a checker wants to hear of it all the same.
+bool is_over(const Event& event) { return event.done() && event.state()->order().empty(); }
+
+}  // namespace
+
+void TrackingResource::State::give_back(void* data, std::size_t bytes, const MemoryOrder& order,
+                                        std::vector<Event> uses) noexcept {
+  std::erase_if(uses, is_over);
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  last_uses.add(begin, end_of(begin, bytes), order, std::move(uses));
+  upstream.deallocate(data, bytes);
+}
+
+std::string MemoryBudget::refusal(std::int64_t more, Category category,
+                                  const std::string& name) const {
+  std::vector<std::pair<std::int64_t, std::string_view>> holders;
+  for (const Category each : kAllCategories) {
+    std::int64_t sum = 0;
+    for (const Resource* resource : resources) sum += resource->use.categories[each].current;
+    if (sum > 0) holders.emplace_back(sum, name_of(each));
   }
   std::sort(holders.rbegin(), holders.rend());
-  std::string text = concat("out of memory on ", tier, ": asked for ",
-                            format_bytes(static_cast<std::int64_t>(bytes)), " (", bytes,
-                            " bytes) of ", category, " with ", format_bytes(use.current), " (",
-                            use.current, " bytes) in use of a budget of ");
-  text += budget == kUnlimited ? "no limit" : concat(format_bytes(budget), " (", budget, " bytes)");
-  text += "; held by ";
-  for (const auto& [held, name] : holders) text += concat(name, " ", format_bytes(held), ", ");
-  if (holders.empty()) text += "nobody, ";
+  std::string text = concat("out of memory on ", name, ": asked for ", format_bytes(more), " (",
+                            more, " bytes) of ", name_of(category), " with ", format_bytes(held),
+                            " (", held, " bytes) in use of a budget of ");
   text +=
-      "raise the budget with --device-memory, or need less: a higher ZeRO stage, offload, "
-      "activation "
-      "checkpointing or a smaller micro-batch";
-  return text;
+      bytes == kUnlimitedMemory ? "no limit" : concat(format_bytes(bytes), " (", bytes, " bytes)");
+  text += "; held by ";
+  for (const auto& [sum, holder] : holders) text += concat(holder, " ", format_bytes(sum), ", ");
+  if (holders.empty()) text += "nobody, ";
+  return text + advice;
 }
 
-TrackingResource::TrackingResource(MemoryResource& upstream, std::string tier,
-                                   std::int64_t budget_bytes)
-    : state_(std::make_unique<State>(upstream, std::move(tier), budget_bytes)) {
-  if (budget_bytes < 0 && budget_bytes != kUnlimited)
-    throw_invalid(concat("memory budget of ", budget_bytes, " bytes: expected 0 or more"));
+void MemoryBudget::unpark_for(std::int64_t more) {
+  for (auto entry = waiting.begin(); entry != waiting.end();)
+    entry = entry->done() ? unpark(entry) : std::next(entry);
+  if (bytes == kUnlimitedMemory) return;
+  while (!waiting.empty() && more > bytes - held - parked) unpark(waiting.begin());
 }
 
-TrackingResource::~TrackingResource() = default;
+void MemoryBudget::unpark_all_of(const Resource& resource) {
+  for (auto entry = waiting.begin(); entry != waiting.end();)
+    entry = entry->resource == &resource ? unpark(entry) : std::next(entry);
+}
 
-void* TrackingResource::allocate(std::size_t bytes, const char* category) {
+std::list<MemoryBudget::Parked>::iterator MemoryBudget::unpark(std::list<Parked>::iterator entry) {
+  parked -= static_cast<std::int64_t>(entry->bytes);
+  entry->resource->use.parked -= static_cast<std::int64_t>(entry->bytes);
+  entry->resource->give_back(entry->data, entry->bytes, entry->order, std::move(entry->uses));
+  return waiting.erase(entry);
+}
+
+std::shared_ptr<MemoryBudget> make_memory_budget(std::int64_t bytes, std::string advice) {
+  return std::make_shared<MemoryBudget>(bytes, std::move(advice));
+}
+
+TrackingResource::TrackingResource(MemoryResource& upstream, std::string name,
+                                   std::shared_ptr<MemoryBudget> budget)
+    : state_(std::make_unique<State>(upstream, std::move(name))) {
+  state_->budget = std::move(budget);
+  std::lock_guard lock(state_->budget->mutex);
+  state_->budget->resources.push_back(state_.get());
+}
+
+TrackingResource::~TrackingResource() {
+  std::lock_guard lock(state_->budget->mutex);
+  state_->budget->unpark_all_of(*state_);
+  std::erase(state_->budget->resources, state_.get());
+}
+
+void* TrackingResource::allocate(std::size_t bytes, Category category, const MemoryOrder& order) {
   const auto size = static_cast<std::int64_t>(bytes);
   State& state = *state_;
+  MemoryBudget& budget = *state.budget;
+  void* data = nullptr;
+  std::vector<Event> before;
   {
-    std::lock_guard lock(state.mutex);
-    const bool fits =
-        size >= 0 && (state.budget == kUnlimited || size <= state.budget - state.use.current);
-    if (!fits) throw OutOfMemory(size, state.tier, state.refusal(bytes, category));
-    MemoryUse::Category& held = state.use.categories[category];
+    std::lock_guard lock(budget.mutex);
+    if (!budget.can_hold(size))
+      throw OutOfMemory(size, state.name, budget.refusal(size, category, state.name));
+    if (!budget.waiting.empty()) budget.unpark_for(size);
+    data = state.upstream.allocate(bytes);
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    before = state.last_uses.take(begin, end_of(begin, bytes), order);
+    MemoryUse::Count& count = state.use.categories[category];
+    budget.held += size;
     state.use.current += size;
     state.use.peak = std::max(state.use.peak, state.use.current);
-    held.current += size;
-    held.peak = std::max(held.peak, held.current);
+    count.current += size;
+    count.peak = std::max(count.peak, count.current);
   }
-  // Outside the lock: the upstream may fault pages in. The bytes are already claimed.
   try {
-    return state.upstream.allocate(bytes, category);
+    for (const Event& event : before) {
+      if (order.stream() != nullptr) {
+        order.stream()->stream->wait(event);
+      } else {
+        event.wait();
+      }
+    }
   } catch (...) {
-    std::lock_guard lock(state.mutex);
-    state.use.current -= size;
-    state.use.categories[category].current -= size;
+    deallocate(data, bytes, category, order, std::move(before));
     throw;
   }
+  return data;
 }
 
-void TrackingResource::deallocate(void* data, std::size_t bytes, const char* category) noexcept {
+void TrackingResource::deallocate(void* data, std::size_t bytes, Category category,
+                                  const MemoryOrder& order, std::vector<Event> uses) noexcept {
   if (data == nullptr) return;
-  state_->upstream.deallocate(data, bytes, category);
-  std::lock_guard lock(state_->mutex);
-  state_->use.current -= static_cast<std::int64_t>(bytes);
-  const auto held = state_->use.categories.find(category);
-  if (held != state_->use.categories.end())
-    held->second.current -= static_cast<std::int64_t>(bytes);
+  const auto size = static_cast<std::int64_t>(bytes);
+  State& state = *state_;
+  MemoryBudget& budget = *state.budget;
+  std::lock_guard lock(budget.mutex);
+  budget.held -= size;
+  state.use.current -= size;
+  state.use.categories[category].current -= size;
+  MemoryBudget::Parked entry{&state, data, bytes, order, std::move(uses)};
+  if (entry.done()) return state.give_back(data, bytes, order, std::move(entry.uses));
+  budget.parked += size;
+  state.use.parked += size;
+  budget.waiting.push_back(std::move(entry));
 }
 
 MemoryUse TrackingResource::use() const {
-  std::lock_guard lock(state_->mutex);
+  std::lock_guard lock(state_->budget->mutex);
   return state_->use;
 }
 
 void TrackingResource::reset_peak() {
-  std::lock_guard lock(state_->mutex);
-  state_->use.peak = state_->use.current;
-  for (auto& [name, held] : state_->use.categories) held.peak = held.current;
+  std::lock_guard lock(state_->budget->mutex);
+  MemoryUse& use = state_->use;
+  use.peak = use.current;
+  for (const Category category : kAllCategories)
+    use.categories[category].peak = use.categories[category].current;
 }
 
-std::int64_t TrackingResource::budget() const { return state_->budget; }
+std::int64_t TrackingResource::budget() const { return state_->budget->bytes; }
 
 std::int64_t TrackingResource::available() const {
-  std::lock_guard lock(state_->mutex);
-  if (state_->budget == kUnlimited) return std::numeric_limits<std::int64_t>::max();
-  return state_->budget - state_->use.current;
+  std::lock_guard lock(state_->budget->mutex);
+  if (budget() == kUnlimited) return std::numeric_limits<std::int64_t>::max();
+  return budget() - state_->budget->held;
 }
 
 }  // namespace zero3d

@@ -113,9 +113,11 @@ void BlockRunner::load_batch(MicroBatchRun& run) {
       run.values.emplace_back();
       continue;
     }
-    Tensor host(device_.host_memory(), DType::i32, source.shape(), "batches");
+    Tensor host(device_.memory(Tier::pinned), kNoStream, DType::i32, source.shape(),
+                Category::batches);
     std::memcpy(host.view().data(), source.data(), source.bytes());
-    run.values.emplace_back(device_.memory(), DType::i32, source.shape(), "activations");
+    run.values.emplace_back(device_.memory(), compute_, DType::i32, source.shape(),
+                            Category::activations);
     device_.copy(compute_, run.values.back(), host);
     staged_.push_back(std::move(host));
   }
@@ -156,7 +158,7 @@ void BlockRunner::loss_gradient(const Op& op, MicroBatchRun& run) {
   parameters_.add_loss(run.loss);
   if (op.micro_batch == latest_) last_loss_ = std::move(run.loss);
   run.loss.reset();
-  Tensor gradient(device_.memory(), DType::f32, Shape{1}, "activations");
+  Tensor gradient(device_.memory(), compute_, DType::f32, Shape{1}, Category::activations);
   const View target = gradient.view();
   compute_.launch("loss seed", {writes(target)},
                   [target, value = run.input.loss_gradient] { *target.as<float>() = value; });

@@ -15,8 +15,10 @@ class DryParameters final : public ParameterAccess {
  public:
   DryParameters(const ParamLayout& layout, DType dtype, Device& device) : layout_(layout) {
     for (const LayoutParameter& parameter : layout.parameters()) {
-      values_.emplace_back(device.memory(), dtype, parameter.spec.shape, "parameters");
-      gradients_.emplace_back(device.memory(), dtype, parameter.spec.shape, "gradients");
+      values_.emplace_back(device.memory(), kNoStream, dtype, parameter.spec.shape,
+                           Category::parameters);
+      gradients_.emplace_back(device.memory(), kNoStream, dtype, parameter.spec.shape,
+                              Category::gradients);
     }
   }
 

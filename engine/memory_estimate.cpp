@@ -42,27 +42,42 @@ std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
 
 }  // namespace
 
-std::int64_t MemoryEstimate::total() const {
+std::int64_t MemoryEstimate::total(Tier tier) const {
   std::int64_t total = 0;
-  for (const auto& [category, bytes] : categories) total += bytes;
+  for (const Category category : kAllCategories) total += bytes[tier][category];
   return total;
 }
 
-std::string MemoryEstimate::describe() const {
+std::string MemoryEstimate::describe(Tier tier) const {
   std::string text;
-  for (const auto& [category, bytes] : categories) {
-    if (bytes > 0) text += concat(text.empty() ? "" : ", ", category, " ", format_bytes(bytes));
+  for (const Category category : kAllCategories) {
+    const std::int64_t held = bytes[tier][category];
+    if (held > 0)
+      text += concat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(held));
   }
   return text;
 }
 
-void MemoryEstimate::require_within(std::int64_t budget) const {
-  if (budget < 0 || total() <= budget) return;
-  throw OutOfMemory(total(), "device",
-                    concat("the plan needs ", format_bytes(total()), " of each rank's device (",
-                           describe(), "), more than its budget of ", format_bytes(budget),
-                           ": raise it with --device-memory, or need less by a higher ZeRO stage, "
-                           "more ranks or a smaller micro-batch"));
+void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t host_budget) const {
+  if (device_budget >= 0 && total() > device_budget) {
+    throw OutOfMemory(
+        total(), "device",
+        concat("the plan needs ", format_bytes(total()), " of each rank's device (", describe(),
+               "), more than its budget of ", format_bytes(device_budget),
+               ": raise it with --device-memory, or need less by a higher ZeRO stage, "
+               "more ranks or a smaller micro-batch"));
+  }
+  if (host_budget >= 0 && host_total() > host_budget) {
+    std::string held = describe(Tier::pinned);
+    const std::string pageable = describe(Tier::pageable);
+    if (!held.empty() && !pageable.empty()) held += ", ";
+    throw OutOfMemory(
+        host_total(), "host",
+        concat("the plan needs ", format_bytes(host_total()), " of host memory for each rank (",
+               held, pageable, "), more than its budget of ", format_bytes(host_budget),
+               ": raise it with --host-memory, or need less by a smaller "
+               "micro-batch"));
+  }
 }
 
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
@@ -75,12 +90,13 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
     padded += unit.padded;
   }
   MemoryEstimate estimate;
-  estimate.categories["parameters"] = parameter_bytes(layout, inputs);
-  estimate.categories["gradients"] = (inputs.shard_accumulators ? shards : padded) *
-                                     static_cast<std::int64_t>(size_of(inputs.accumulation_dtype));
-  estimate.categories["gradient buckets"] = bucket_bytes(layout, buckets, inputs);
-  estimate.categories["optimizer states"] = inputs.state_bytes;  // masters included
-  estimate.categories["norm workspace"] =
+  PerCategory<std::int64_t>& device = estimate[Tier::device];
+  device[Category::parameters] = parameter_bytes(layout, inputs);
+  device[Category::gradients] = (inputs.shard_accumulators ? shards : padded) *
+                                static_cast<std::int64_t>(size_of(inputs.accumulation_dtype));
+  device[Category::gradient_buckets] = bucket_bytes(layout, buckets, inputs);
+  device[Category::optimizer_states] = inputs.state_bytes;  // masters included
+  device[Category::norm_workspace] =
       shards / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
       StepReporter::exchange_bytes(inputs.ranks);
   return estimate;

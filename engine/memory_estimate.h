@@ -1,4 +1,4 @@
-// What a run needs in device memory, by category, to the byte: a pure function of layout and
+// What a run needs of each tier of memory, by category, to the byte: a pure function of layout and
 // options that the engine itself is held to. Formulas: parameters 2 or 4 bytes, gradients by
 // accumulation dtype, masters and moments by theirs, each divided by the number of shards where the
 // stage shards it (Rajbhandari et al., arXiv 1910.02054, section 3), with the padding of the
@@ -6,10 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "zero3d/device/memory_kind.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/fetch_plan.h"
@@ -31,12 +31,15 @@ struct MemoryInputs {
 };
 
 struct MemoryEstimate {
-  std::map<std::string, std::int64_t> categories;  ///< By the names the tracking resource uses.
-  std::int64_t total() const;
-  /// "parameters 1.50 GiB, gradients 1.50 GiB".
-  std::string describe() const;
+  PerTier<PerCategory<std::int64_t>> bytes;
+  PerCategory<std::int64_t>& operator[](Tier tier) { return bytes[tier]; }
+  const PerCategory<std::int64_t>& operator[](Tier tier) const { return bytes[tier]; }
+  std::int64_t total(Tier tier = Tier::device) const;
+  std::int64_t host_total() const { return total(Tier::pinned) + total(Tier::pageable); }
+  /// "gradients 1.50 GiB, parameters 1.50 GiB".
+  std::string describe(Tier tier = Tier::device) const;
   /// Throws OutOfMemory, naming the plan and the budget, when it is more; a negative budget: none.
-  void require_within(std::int64_t budget) const;
+  void require_within(std::int64_t device_budget, std::int64_t host_budget) const;
 };
 
 /// Everything but activations and gathered parameters: what is allocated for the life of the run.

@@ -77,8 +77,9 @@ class BlockContext {
   /// key.layer per site.
   const RandomKey& random() const { return random_; }
 
-  Tensor allocate(DType dtype, const Shape& shape, const char* category = "activations") const {
-    return Tensor(*memory_, dtype, shape, category);
+  Tensor allocate(DType dtype, const Shape& shape,
+                  Category category = Category::activations) const {
+    return Tensor(*memory_, *stream_, dtype, shape, category);
   }
   Tensor allocate(const Shape& shape) const { return allocate(dtype_, shape); }
 
@@ -107,7 +108,7 @@ class BlockContext {
  protected:
   friend class BlockRunner;
   Stream* stream_ = nullptr;
-  MemoryResource* memory_ = nullptr;
+  TrackingResource* memory_ = nullptr;
   DType dtype_ = DType::f32;
   bool training_ = true;
   bool saves_ = true;

@@ -87,7 +87,7 @@ ShardedModel::ShardedModel(const Config& config,
   buckets_ = plan_buckets(
       *layout_, training_ops_,
       {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
-  static_memory().require_within(device.memory().budget());
+  static_memory().require_within(device.memory().budget(), device.memory(Tier::pinned).budget());
   store_ = std::make_unique<ParameterStore>(
       device, *layout_, groups_,
       ParameterStoreOptions{dtype_, policy_.parameters, zero.allgather_bucket_size}, *compute_,
@@ -141,7 +141,7 @@ MemoryInputs ShardedModel::memory_inputs() const {
 /// activations.
 MemoryEstimate ShardedModel::static_memory() const {
   MemoryEstimate estimate = estimate_static_memory(*layout_, buckets_, memory_inputs());
-  estimate.categories["optimizer workspace"] =
+  estimate[Tier::device][Category::optimizer_workspace] =
       MatrixTransform::workspace_bytes(*layout_, setup_) +
       TensorNormStep::workspace_bytes(*layout_, setup_, mesh_.size(Axis::stage));
   return estimate;
@@ -149,9 +149,9 @@ MemoryEstimate ShardedModel::static_memory() const {
 
 MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) const {
   MemoryEstimate estimate = static_memory();
-  estimate.categories["gathered parameters"] =
+  estimate[Tier::device][Category::gathered_parameters] =
       training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype_));
-  estimate.categories["activations"] = activation_bytes;
+  estimate[Tier::device][Category::activations] = activation_bytes;
   return estimate;
 }
 

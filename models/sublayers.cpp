@@ -91,8 +91,8 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
     kernel.dropout = probabilities.p;
     kernel.key = probabilities.key(context);
   }
-  Tensor scratch =
-      context.allocate(DType::f32, {kernels::attention_backward_scratch(kernel)}, "workspace");
+  Tensor scratch = context.allocate(DType::f32, {kernels::attention_backward_scratch(kernel)},
+                                    Category::workspace);
   const Columns dq = part(slots, kProjectionGradients, 0),
                 dk = part(slots, kProjectionGradients, 1);
   kernels::attention_backward(context.stream(), kernel, Columns(dattended.view()),

@@ -82,7 +82,8 @@ class Subject {
   }
 
   View add(DType dtype, std::int64_t numel) {
-    tensors_.push_back(std::make_unique<Tensor>(device_->memory(), dtype, Shape{numel}, "bench"));
+    tensors_.push_back(std::make_unique<Tensor>(device_->memory(), kNoStream, dtype, Shape{numel},
+                                                Category::other));
     return tensors_.back()->view();
   }
 

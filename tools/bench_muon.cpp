@@ -33,11 +33,12 @@ class Subject {
         rows_(options.rows),
         columns_(options.columns),
         small_(std::min(rows_, columns_)),
-        matrix_(device_->memory(), DType::f32, {rows_, columns_}, "bench"),
-        out_(device_->memory(), DType::f32, {rows_, columns_}, "bench"),
-        square_(device_->memory(), DType::f32, {small_, small_}, "bench"),
-        square_out_(device_->memory(), DType::f32, {small_, small_}, "bench"),
-        scratch_(device_->memory(), DType::f32, {rule_.scratch_numel({rows_, columns_})}, "bench") {
+        matrix_(device_->memory(), kNoStream, DType::f32, {rows_, columns_}, Category::other),
+        out_(device_->memory(), kNoStream, DType::f32, {rows_, columns_}, Category::other),
+        square_(device_->memory(), kNoStream, DType::f32, {small_, small_}, Category::other),
+        square_out_(device_->memory(), kNoStream, DType::f32, {small_, small_}, Category::other),
+        scratch_(device_->memory(), kNoStream, DType::f32, {rule_.scratch_numel({rows_, columns_})},
+                 Category::other) {
     fill(matrix_.view());
     fill(square_.view());
   }

@@ -63,6 +63,8 @@ void add_run(CLI::App& command, TrainRequest& request) {
       ->group(kRun);
   add("--device-memory", request.device_memory, "SIZE",
       "Budget of each rank's device, such as 512MiB");
+  add("--host-memory", request.host_memory, "SIZE",
+      "Budget of each rank's host memory, pinned and pageable together");
   add("--seed", request.seed, "N", "Of initial weights, dropout, shuffling and sampling")
       ->capture_default_str();
   add("--max-skipped-steps", request.max_skipped_steps, "N",

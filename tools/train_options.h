@@ -33,6 +33,7 @@ struct TrainRequest {
   double temperature = 0.8;
   std::string trace;
   std::string device_memory;
+  std::string host_memory;
   std::string log_level = "info";
   bool allow_unsupported = false;
   int max_skipped_steps = 50;  ///< In a row; then the run ends with the cause.

@@ -182,6 +182,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   require_patterns("--no-decay", request.no_decay);
   require_outputs_apart(request);
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
+  if (!request.host_memory.empty()) plan.host_memory = parse_bytes(request.host_memory);
   open_model(plan);
   require_matches("--freeze", request.freeze, plan.model);
   require_matches("--no-decay", request.no_decay, plan.model);

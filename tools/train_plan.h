@@ -26,6 +26,7 @@ struct TrainPlan {
   AllowedCpus allowed_cpus;
   int threads = 1;                  ///< Of each rank.
   std::int64_t device_memory = -1;  ///< Budget of each rank's device; negative: none.
+  std::int64_t host_memory = -1;    ///< The same of host memory, pinned and pageable.
   std::int64_t resident_bytes =
       0;  ///< Of this process, with everything opened and no rank started.
 };

@@ -82,6 +82,7 @@ class RankRun {
     options.rank = world.rank();
     options.threads = plan.threads;
     options.budget_bytes = plan.device_memory;
+    options.host_budget_bytes = plan.host_memory;
     device_ = make_cpu_device(options);
     EngineOptions engine;
     engine.source = plan.weights.get();
@@ -93,7 +94,7 @@ class RankRun {
     engine_ = std::make_unique<Engine>(config_, *module_, mesh_, *device_, engine);
     memory_ =
         engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan.sequence_length);
-    memory_.require_within(plan.device_memory);
+    memory_.require_within(plan.device_memory, plan.host_memory);
   }
 
   /// `binding` is for people to read.
@@ -173,7 +174,7 @@ class RankRun {
   /// The highest the process will go: its ranks' plans beside what it holds without them.
   std::int64_t process_bytes() const {
     const int ranks = launched_by_mpi() ? 1 : mesh_.world().size();
-    return plan_.resident_bytes + ranks * (memory_.total() + kRankOverhead);
+    return plan_.resident_bytes + ranks * (memory_.total() + memory_.host_total() + kRankOverhead);
   }
 
   void evaluate_at(std::int64_t step, MetricsFile& metrics) {
@@ -214,7 +215,9 @@ class RankRun {
 
   void summarise() {
     const std::int64_t device_peak = maximum(mesh_.world(), device_->memory().use().peak);
-    const std::int64_t host_peak = maximum(mesh_.world(), device_->host_memory().use().peak);
+    const std::int64_t host_peak =
+        maximum(mesh_.world(), device_->memory(Tier::pinned).use().peak +
+                                   device_->memory(Tier::pageable).use().peak);
     if (!leads()) return;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);

@@ -38,7 +38,7 @@ ArenaResource::~ArenaResource() {
   for (const Range& range : ranges_) munmap(reinterpret_cast<void*>(range.begin), range.bytes);
 }
 
-void* ArenaResource::allocate(std::size_t bytes, const char*) {
+void* ArenaResource::allocate(std::size_t bytes) {
   const std::size_t block = block_bytes(bytes);
   const std::size_t alignment = bytes >= kPageBlock ? kPage : kAlignment;
   std::lock_guard lock(mutex_);
@@ -52,7 +52,7 @@ void* ArenaResource::allocate(std::size_t bytes, const char*) {
   return reinterpret_cast<void*>(begin);
 }
 
-void ArenaResource::deallocate(void* data, std::size_t bytes, const char*) noexcept {
+void ArenaResource::deallocate(void* data, std::size_t bytes) noexcept {
   if (data == nullptr) return;
   std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
   std::size_t size = block_bytes(bytes);

@@ -28,8 +28,8 @@ class ArenaResource final : public MemoryResource {
   explicit ArenaResource(std::size_t reserve_bytes);
   ~ArenaResource() override;
 
-  void* allocate(std::size_t bytes, const char* category) override;
-  void deallocate(void* data, std::size_t bytes, const char* category) noexcept override;
+  void* allocate(std::size_t bytes) override;
+  void deallocate(void* data, std::size_t bytes) noexcept override;
 
   /// Free blocks, each bordered by blocks in use or the end of a reserved range; for tests.
   std::size_t free_blocks() const;

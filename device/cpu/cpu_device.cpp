@@ -24,6 +24,8 @@ std::size_t reserve_bytes(std::int64_t budget) {
   return static_cast<std::size_t>(std::max(kLeast, 2 * budget));
 }
 
+std::string memory_name(Tier tier, int rank) { return concat(name_of(tier), " of rank ", rank); }
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options);
@@ -31,8 +33,8 @@ class CpuDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string description() const override { return concat("cpu of rank ", options_.rank); }
   std::unique_ptr<Stream> create_stream(const std::string& name) override;
-  TrackingResource& memory() override { return memory_; }
-  TrackingResource& host_memory() override { return host_memory_; }
+  using Device::memory;
+  TrackingResource& memory(Tier tier) override;
   void copy(Stream& stream, const View& dst, const ConstView& src) override;
   void fill_zero(Stream& stream, const View& dst) override;
   ConstView host_read(const ConstView& view) override;
@@ -47,7 +49,9 @@ class CpuDevice final : public Device {
   ArenaResource host_arena_;
   std::unique_ptr<PoisonResource> poison_;
   TrackingResource memory_;
-  TrackingResource host_memory_;
+  const std::shared_ptr<MemoryBudget> host_budget_;
+  TrackingResource pinned_;
+  TrackingResource pageable_;
   std::uint64_t streams_ = 0;
 };
 
@@ -60,10 +64,30 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options)
                   ? std::make_unique<PoisonResource>(arena_, *checker_)
                   : nullptr),
       memory_(poison_ != nullptr ? static_cast<MemoryResource&>(*poison_) : arena_,
-              concat("device memory of rank ", options.rank), options.budget_bytes),
-      host_memory_(host_arena_, concat("host memory of rank ", options.rank)) {
+              memory_name(Tier::device, options.rank),
+              make_memory_budget(options.budget_bytes,
+                                 "raise the budget with --device-memory, or need less: a higher "
+                                 "ZeRO stage, offload, activation checkpointing or a smaller "
+                                 "micro-batch")),
+      host_budget_(make_memory_budget(
+          options.host_budget_bytes,
+          "raise the budget with --host-memory, or need less: a smaller micro-batch")),
+      pinned_(host_arena_, memory_name(Tier::pinned, options.rank), host_budget_),
+      pageable_(host_arena_, memory_name(Tier::pageable, options.rank), host_budget_) {
   if (options.threads < 1)
     throw_invalid(concat("a CPU device with ", options.threads, " threads; expected 1 or more"));
+}
+
+TrackingResource& CpuDevice::memory(Tier tier) {
+  switch (tier) {
+    case Tier::pinned:
+      return pinned_;
+    case Tier::pageable:
+      return pageable_;
+    case Tier::device:
+      break;
+  }
+  return memory_;
 }
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {

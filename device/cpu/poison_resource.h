@@ -15,14 +15,14 @@ class PoisonResource final : public MemoryResource {
   PoisonResource(MemoryResource& upstream, HazardChecker& checker)
       : upstream_(upstream), checker_(checker) {}
 
-  void* allocate(std::size_t bytes, const char* category) override {
-    void* data = upstream_.allocate(bytes, category);
+  void* allocate(std::size_t bytes) override {
+    void* data = upstream_.allocate(bytes);
     poison(data, bytes);
     return data;
   }
-  void deallocate(void* data, std::size_t bytes, const char* category) noexcept override {
+  void deallocate(void* data, std::size_t bytes) noexcept override {
     poison(data, bytes);
-    upstream_.deallocate(data, bytes, category);
+    upstream_.deallocate(data, bytes);
   }
 
  private:

@@ -4,8 +4,8 @@
 
 namespace zero3d {
 
-FencedArena::FencedArena(Device& device, DType dtype, std::int64_t elements, const char* category)
-    : storage_(device.memory(), dtype, Shape{elements}, category) {}
+FencedArena::FencedArena(Device& device, DType dtype, std::int64_t elements, Category category)
+    : storage_(device.memory(), kNoStream, dtype, Shape{elements}, category) {}
 
 View FencedArena::acquire(Stream& stream, std::int64_t offset, std::int64_t count) {
   for (const Fence& fence : fences_) {

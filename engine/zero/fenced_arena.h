@@ -13,7 +13,7 @@ namespace zero3d {
 class FencedArena {
  public:
   FencedArena() = default;
-  FencedArena(Device& device, DType dtype, std::int64_t elements, const char* category);
+  FencedArena(Device& device, DType dtype, std::int64_t elements, Category category);
 
   /// Elements [offset, offset + count) for work on `stream`, which waits until earlier owners of
   /// any of them are done.

@@ -32,8 +32,8 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       const Unit& unit = layout.unit(slot.unit);
       shards += unit.shard;
       state(slot.unit).accumulator =
-          Tensor(device.memory(), options.accumulation_dtype,
-                 Shape{options.shard_accumulators ? unit.shard : unit.padded}, "gradients");
+          Tensor(device.memory(), kNoStream, options.accumulation_dtype,
+                 Shape{options.shard_accumulators ? unit.shard : unit.padded}, Category::gradients);
     }
     largest_partial = std::max(largest_partial, shards);
   }
@@ -42,10 +42,11 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
   allocate_buffers();
   if (options.reduce_each_micro_batch) {
     if (all_reduces_copies(options, layout.shards())) {
-      all_reduced_ =
-          Tensor(device.memory(), DType::f32, Shape{plan.largest_bucket()}, "gradient buckets");
+      all_reduced_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{plan.largest_bucket()},
+                            Category::gradient_buckets);
     }
-    partial_ = Tensor(device.memory(), DType::f32, Shape{largest_partial}, "gradient buckets");
+    partial_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{largest_partial},
+                      Category::gradient_buckets);
   }
 }
 
@@ -53,7 +54,8 @@ void GradientReducer::allocate_square_sums() {
   std::int64_t blocks = 0;
   for (const Unit& unit : layout_.units())
     if (!unit.frozen) blocks += unit.shard / kernels::kNormBlock;
-  square_sums_ = Tensor(device_.memory(), DType::f64, Shape{blocks}, "norm workspace");
+  square_sums_ =
+      Tensor(device_.memory(), kNoStream, DType::f64, Shape{blocks}, Category::norm_workspace);
   blocks = 0;
   for (int unit = 0; unit < layout_.unit_count(); ++unit) {
     if (layout_.unit(unit).frozen) continue;
@@ -65,8 +67,9 @@ void GradientReducer::allocate_square_sums() {
 
 void GradientReducer::allocate_buffers() {
   for (std::size_t index = 0; index < buffers_.size(); ++index) {
-    buffers_[index].storage = Tensor(device_.memory(), options_.gradient_dtype,
-                                     Shape{plan_.buffer_elements[index]}, "gradient buckets");
+    buffers_[index].storage =
+        Tensor(device_.memory(), compute_, options_.gradient_dtype,
+               Shape{plan_.buffer_elements[index]}, Category::gradient_buckets);
   }
 }
 
@@ -208,8 +211,8 @@ void GradientReducer::begin_coalescing() {
     for (const BucketPlan::Slot& entry : bucket.slots) {
       Tensor& sum = state(entry.unit).coalesced;
       if (sum.defined()) continue;
-      sum = Tensor(device_.memory(), options_.accumulation_dtype,
-                   Shape{layout_.unit(entry.unit).padded}, "gradients");
+      sum = Tensor(device_.memory(), reduce_, options_.accumulation_dtype,
+                   Shape{layout_.unit(entry.unit).padded}, Category::gradients);
     }
   }
 }

@@ -37,9 +37,12 @@ MatrixTransform::MatrixTransform(Device& device, const ParamLayout& layout, Zero
     : layout_(layout), groups_(groups) {
   const Workspace workspace = plan_workspace(layout, setup);
   if (workspace.shard == 0) return;
-  blended_ = Tensor(device.memory(), DType::f32, Shape{workspace.shard}, "optimizer workspace");
-  whole_ = Tensor(device.memory(), DType::f32, Shape{workspace.padded}, "optimizer workspace");
-  scratch_ = Tensor(device.memory(), DType::f32, Shape{workspace.scratch}, "optimizer workspace");
+  blended_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{workspace.shard},
+                    Category::optimizer_workspace);
+  whole_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{workspace.padded},
+                  Category::optimizer_workspace);
+  scratch_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{workspace.scratch},
+                    Category::optimizer_workspace);
 }
 
 std::int64_t MatrixTransform::workspace_bytes(const ParamLayout& layout,

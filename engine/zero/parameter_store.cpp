@@ -29,12 +29,14 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
     UnitState& s = state(index);
     const bool persistent = options.shard_parameters && unit.persistent && layout.shards() > 1;
     if (!gathers(index))
-      s.whole = Tensor(device.memory(), options.dtype, Shape{unit.padded}, "parameters");
+      s.whole = Tensor(device.memory(), kNoStream, options.dtype, Shape{unit.padded},
+                       Category::parameters);
     if (gathers(index) || persistent)
-      s.shard = Tensor(device.memory(), options.dtype, Shape{unit.shard}, "parameters");
+      s.shard = Tensor(device.memory(), kNoStream, options.dtype, Shape{unit.shard},
+                       Category::parameters);
     if (gathers(index) && groups.secondary) {
-      s.secondary = Tensor(device.memory(), options.dtype,
-                           Shape{unit.padded / groups.secondary->size()}, "parameters");
+      s.secondary = Tensor(device.memory(), kNoStream, options.dtype,
+                           Shape{unit.padded / groups.secondary->size()}, Category::parameters);
     }
   }
 }
@@ -76,7 +78,7 @@ void ParameterStore::set_plans(FetchPlan training, FetchPlan forward_only) {
   training_plan_ = std::move(training);
   forward_plan_ = std::move(forward_only);
   arena_ = FencedArena();  // before the new one is allocated: both at once are in no plan
-  arena_ = FencedArena(device_, options_.dtype, elements, "gathered parameters");
+  arena_ = FencedArena(device_, options_.dtype, elements, Category::gathered_parameters);
 }
 
 void ParameterStore::begin_pass(bool forward_only, int first_micro_batch) {
@@ -170,8 +172,8 @@ void ParameterStore::issue_gather(int unit, const View& target) {
 void ParameterStore::gather_on_demand(int unit) {
   std::erase_if(retired_, [](const auto& entry) { return entry.second.done(); });
   UnitState& s = state(unit);
-  s.on_demand = Tensor(device_.memory(), options_.dtype, Shape{layout_.unit(unit).padded},
-                       "gathered parameters");
+  s.on_demand = Tensor(device_.memory(), kNoStream, options_.dtype,
+                       Shape{layout_.unit(unit).padded}, Category::gathered_parameters);
   Event memory_free;  // its bytes may have been an activation that compute work enqueued earlier
                       // still uses
   compute_.record(memory_free);
@@ -232,7 +234,8 @@ void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) 
       std::any_of(units_.begin(), units_.end(), [](const UnitState& s) { return s.live; });
   Tensor own;  // between passes the arena has the room, which a budget may not have beside it
   if (busy || arena_.elements() < elements)
-    own = Tensor(device_.memory(), options_.dtype, Shape{elements}, "gathered parameters");
+    own = Tensor(device_.memory(), kNoStream, options_.dtype, Shape{elements},
+                 Category::gathered_parameters);
   const View whole = own.defined() ? own.view() : arena_.acquire(gather_, 0, elements);
   const GatherSegment segment{state(unit).shard.view(), whole};
   groups_.gather->all_gather(gather_, {&segment, 1});

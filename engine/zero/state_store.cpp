@@ -9,8 +9,8 @@ class DeviceStateStore final : public StateStore {
       : records_(records), units_(records.size()) {
     for (std::size_t unit = 0; unit < records.size(); ++unit) {
       if (records[unit].bytes() == 0) continue;
-      units_[unit] =
-          Tensor(device.memory(), DType::u8, Shape{records[unit].bytes()}, "optimizer states");
+      units_[unit] = Tensor(device.memory(), kNoStream, DType::u8, Shape{records[unit].bytes()},
+                            Category::optimizer_states);
     }
   }
 

@@ -25,9 +25,10 @@ StepReporter::StepReporter(Device& device, const ParamLayout& layout, const Mode
     first += blocks;
   }
   const auto bytes = static_cast<std::int64_t>(sizeof(Part));
-  losses_ = Tensor(device.memory(), DType::f64, Shape{1}, "norm workspace");
-  mine_ = Tensor(device.memory(), DType::u8, Shape{bytes}, "norm workspace");
-  all_ = Tensor(device.memory(), DType::u8, Shape{bytes * mesh_.world().size()}, "norm workspace");
+  losses_ = Tensor(device.memory(), kNoStream, DType::f64, Shape{1}, Category::norm_workspace);
+  mine_ = Tensor(device.memory(), kNoStream, DType::u8, Shape{bytes}, Category::norm_workspace);
+  all_ = Tensor(device.memory(), kNoStream, DType::u8, Shape{bytes * mesh_.world().size()},
+                Category::norm_workspace);
 }
 
 std::int64_t StepReporter::exchange_bytes(int ranks) {

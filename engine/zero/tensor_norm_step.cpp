@@ -48,7 +48,8 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const 
   if (parameters == 0) return;
   const std::int64_t bytes = 2 * parameters * static_cast<std::int64_t>(sizeof(ExactSum));
   const auto allocate = [&](DType dtype, std::int64_t elements) {
-    return Tensor(device.memory(), dtype, Shape{elements}, "optimizer workspace");
+    return Tensor(device.memory(), kNoStream, dtype, Shape{elements},
+                  Category::optimizer_workspace);
   };
   parameter_sums_ = allocate(DType::f64, blocks);
   direction_sums_ = allocate(DType::f64, blocks);

@@ -110,7 +110,8 @@ double train(zero3d::Communicator& world) {
   const auto device = zero3d::make_cpu_device(device_options);
   const zero3d::Mesh mesh(world);
   zero3d::ShardedModel model(loaded.config, parameters(), mesh, *device);
-  zero3d::Tensor loss(device->memory(), zero3d::DType::f32, {2}, "activations");
+  zero3d::Tensor loss(device->memory(), zero3d::kNoStream, zero3d::DType::f32, {2},
+                      zero3d::Category::activations);
 
   Array points, heights;
   double first = 0, last = 0;

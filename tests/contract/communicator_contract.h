@@ -304,7 +304,7 @@ TEST_P(CommunicatorContract, RefusesWrongArgumentsAtTheCall) {
     };
     Data shard(r.device, DType::f32, 4), full(r.device, DType::f32, 4 * size() + 1);
     Data halves(r.device, DType::bf16, 4 * size()), whole(r.device, DType::f32, 4 * size());
-    Tensor counts(r.device.memory(), DType::i32, Shape{3}, "test");
+    Tensor counts(r.device.memory(), kNoStream, DType::i32, Shape{3}, Category::other);
     const GatherSegment wrong_size{shard.view(), full.view()};
     const GatherSegment wrong_dtype{shard.view(), halves.view()};
     const GatherSegment overlap{full.flat(1, 4), full.flat(0, 4 * size())};

@@ -23,7 +23,8 @@ namespace zero3d::contract {
 class Data {
  public:
   Data(Device& device, DType dtype, std::int64_t numel)
-      : device_(device), tensor_(device.memory(), dtype, Shape{numel}, "test") {}
+      : device_(device),
+        tensor_(device.memory(), kNoStream, dtype, Shape{numel}, Category::other) {}
   View view() const { return tensor_.view(); }
   View flat(std::int64_t begin, std::int64_t count) const { return view().flat(begin, count); }
   std::int64_t numel() const { return tensor_.numel(); }

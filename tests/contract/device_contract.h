@@ -66,7 +66,7 @@ class DeviceContract : public ::testing::TestWithParam<DeviceSubject> {
 
   /// A device tensor holding first, first + 1, ...
   Tensor ramp(Device& on, std::int64_t numel, std::int32_t first) const {
-    Tensor tensor(on.memory(), DType::i32, Shape{numel}, "test");
+    Tensor tensor(on.memory(), kNoStream, DType::i32, Shape{numel}, Category::other);
     std::int32_t* values = on.host_write(tensor).as<std::int32_t>();
     std::iota(values, values + numel, first);
     return tensor;
@@ -418,10 +418,10 @@ TEST_P(DeviceContract, CopiesTouchNothingBeside) {
 
 TEST_P(DeviceContract, CopiesBetweenHostAndDeviceMemory) {
   const auto compute = stream("compute");
-  Tensor host(device->host_memory(), DType::i32, Shape{5003}, "staging");
+  Tensor host(device->memory(Tier::pinned), kNoStream, DType::i32, Shape{5003}, Category::other);
   std::iota(host.view().as<std::int32_t>(), host.view().as<std::int32_t>() + 5003, 1);
   const Tensor on_device = ramp(*device, 5003, 0);
-  Tensor back(device->host_memory(), DType::i32, Shape{5003}, "staging");
+  Tensor back(device->memory(Tier::pinned), kNoStream, DType::i32, Shape{5003}, Category::other);
   device->copy(*compute, on_device, host);
   device->copy(*compute, back, on_device);
   compute->synchronize();
@@ -465,7 +465,8 @@ TEST_P(DeviceContract, MemoryIsAlignedDistinctAndCounted) {
   std::vector<Buffer> buffers;
   std::int64_t sum = 0;
   for (const std::size_t bytes : {1, 63, 64, 65, 4096, 1000003, 0, 0, 7}) {
-    buffers.emplace_back(memory, bytes, bytes % 2 == 0 ? "even" : "odd");
+    buffers.emplace_back(memory, kNoStream, bytes,
+                         bytes % 2 == 0 ? Category::parameters : Category::gradients);
     sum += static_cast<std::int64_t>(bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffers.back().data()) % 64, 0u);
     EXPECT_EQ(memory.use().current, sum);
@@ -474,11 +475,11 @@ TEST_P(DeviceContract, MemoryIsAlignedDistinctAndCounted) {
   for (const Buffer& buffer : buffers) starts.push_back(buffer.data());
   std::sort(starts.begin(), starts.end());
   EXPECT_EQ(std::unique(starts.begin(), starts.end()), starts.end());
-  EXPECT_EQ(memory.use().categories.at("even").current, 64 + 4096);
+  EXPECT_EQ(memory.use().categories[Category::parameters].current, 64 + 4096);
   buffers.clear();
   EXPECT_EQ(memory.use().current, 0);
   EXPECT_EQ(memory.use().peak, sum);
-  EXPECT_EQ(memory.use().categories.at("even").peak, 64 + 4096);
+  EXPECT_EQ(memory.use().categories[Category::parameters].peak, 64 + 4096);
   memory.reset_peak();
   EXPECT_EQ(memory.use().peak, 0);
 }
@@ -487,26 +488,26 @@ TEST_P(DeviceContract, TheBudgetHoldsToTheByte) {
   const auto small = make(2, 1000);
   TrackingResource& memory = small->memory();
   EXPECT_EQ(memory.budget(), 1000);
-  Buffer a(memory, 600, "parameters");
+  Buffer a(memory, kNoStream, 600, Category::parameters);
   EXPECT_EQ(memory.available(), 400);
-  Buffer b(memory, 400, "gradients");
+  Buffer b(memory, kNoStream, 400, Category::gradients);
   EXPECT_EQ(memory.available(), 0);
-  EXPECT_THROW(Buffer(memory, 1, "activations"), OutOfMemory);
-  Buffer nothing(memory, 0, "activations");
+  EXPECT_THROW(Buffer(memory, kNoStream, 1, Category::activations), OutOfMemory);
+  Buffer nothing(memory, kNoStream, 0, Category::activations);
   b.reset();
-  EXPECT_THROW(Buffer(memory, 401, "activations"), OutOfMemory);
+  EXPECT_THROW(Buffer(memory, kNoStream, 401, Category::activations), OutOfMemory);
   EXPECT_EQ(memory.use().current, 600) << "a refusal must not count";
-  Buffer c(memory, 400, "activations");
+  Buffer c(memory, kNoStream, 400, Category::activations);
   EXPECT_EQ(memory.use().peak, 1000);
   EXPECT_EQ(device->memory().budget(), TrackingResource::kUnlimited);
 }
 
 TEST_P(DeviceContract, OutOfMemorySaysWhatIsHeldAndWhatToDo) {
   const auto small = make(2, 1 << 20);
-  Buffer a(small->memory(), 200 << 10, "gradients");
-  Buffer b(small->memory(), 700 << 10, "parameters");
+  Buffer a(small->memory(), kNoStream, 200 << 10, Category::gradients);
+  Buffer b(small->memory(), kNoStream, 700 << 10, Category::parameters);
   try {
-    Buffer c(small->memory(), 300 << 10, "activations");
+    Buffer c(small->memory(), kNoStream, 300 << 10, Category::activations);
     FAIL() << "no error";
   } catch (const OutOfMemory& error) {
     EXPECT_EQ(error.bytes(), 300 << 10);
@@ -525,8 +526,8 @@ TEST_P(DeviceContract, MemoryServesSeveralThreads) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (std::size_t i = 0; i < 200; ++i) {
-        Buffer a(memory, 64 + 64 * (i % 7), "test");
-        Buffer b(memory, 100000 + i, "test");
+        Buffer a(memory, kNoStream, 64 + 64 * (i % 7), Category::other);
+        Buffer b(memory, kNoStream, 100000 + i, Category::other);
         std::memset(a.data(), t, a.bytes());
         std::memset(b.data(), t, b.bytes());
         for (std::size_t k = 0; k < a.bytes(); ++k) broken += a.data()[k] != std::byte(t);

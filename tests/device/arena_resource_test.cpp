@@ -23,13 +23,13 @@ TEST(ArenaResource, BlocksAreAlignedDisjointAndKeepTheirBytes) {
     const auto* data = reinterpret_cast<const unsigned char*>(block->first);
     for (std::size_t i = 0; i < block->second.bytes; i += 61)
       ASSERT_EQ(data[i], block->second.mark);
-    arena.deallocate(reinterpret_cast<void*>(block->first), block->second.bytes, "");
+    arena.deallocate(reinterpret_cast<void*>(block->first), block->second.bytes);
     live.erase(block);
   };
   for (int step = 0; step < 5000; ++step) {
     if (live.size() < 60 && random() % 3 != 0) {
       const std::size_t bytes = random() % 2 == 0 ? random() % 300 : random() % 200000;
-      const auto begin = reinterpret_cast<std::uintptr_t>(arena.allocate(bytes, ""));
+      const auto begin = reinterpret_cast<std::uintptr_t>(arena.allocate(bytes));
       ASSERT_EQ(begin % (bytes >= ArenaResource::kPageBlock ? ArenaResource::kPage : 64), 0u);
       const auto above = live.lower_bound(begin);
       if (above != live.end()) {
@@ -61,14 +61,14 @@ TEST(ArenaResource, AStepRepeatedTouchesNoNewMemory) {
     for (int block = 0; block < 40; ++block) {  // forward: stash activations, gather and drop units
       const std::size_t unit = 50000 + random() % 100000;
       const std::size_t activation = 1000 + random() % 60000;
-      void* gathered = arena.allocate(unit, "");
-      stash.emplace_back(arena.allocate(activation, ""), activation);
+      void* gathered = arena.allocate(unit);
+      stash.emplace_back(arena.allocate(activation), activation);
       use += activation;
       peak = std::max(peak, use + unit);
-      arena.deallocate(gathered, unit, "");
+      arena.deallocate(gathered, unit);
     }
     while (!stash.empty()) {
-      arena.deallocate(stash.back().first, stash.back().second, "");
+      arena.deallocate(stash.back().first, stash.back().second);
       stash.pop_back();
     }
     if (step == 0) first = arena.touched_bytes();
@@ -81,24 +81,24 @@ TEST(ArenaResource, GrowsPastItsFirstRange) {
   ArenaResource arena(std::size_t{2} << 20);
   std::vector<void*> blocks;
   for (int i = 0; i < 10; ++i) {
-    blocks.push_back(arena.allocate(1500000, ""));
+    blocks.push_back(arena.allocate(1500000));
     std::memset(blocks.back(), i, 1500000);
   }
-  void* large = arena.allocate(std::size_t{20} << 20, "");
+  void* large = arena.allocate(std::size_t{20} << 20);
   std::memset(large, 1, std::size_t{20} << 20);
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(static_cast<const unsigned char*>(blocks[static_cast<std::size_t>(i)])[1499999], i);
-    arena.deallocate(blocks[static_cast<std::size_t>(i)], 1500000, "");
+    arena.deallocate(blocks[static_cast<std::size_t>(i)], 1500000);
   }
-  arena.deallocate(large, std::size_t{20} << 20, "");
+  arena.deallocate(large, std::size_t{20} << 20);
 }
 
 TEST(ArenaResource, RefusesWhatNoAddressSpaceHolds) {
   ArenaResource arena(kReserve);
-  EXPECT_THROW(arena.allocate(std::size_t{1} << 62, ""), OutOfMemory);
-  void* data = arena.allocate(100, "");
+  EXPECT_THROW(arena.allocate(std::size_t{1} << 62), OutOfMemory);
+  void* data = arena.allocate(100);
   std::memset(data, 1, 100);
-  arena.deallocate(data, 100, "");
+  arena.deallocate(data, 100);
 }
 
 }  // namespace

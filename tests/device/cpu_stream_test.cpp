@@ -72,7 +72,7 @@ TEST(CpuStream, TracesTasksOnlyWhileTheTracerRecords) {
   options.rank = 2;
   const auto device = make_cpu_device(options);
   const auto stream = device->create_stream("gather");
-  Tensor tensor(device->memory(), DType::f32, Shape{100}, "test");
+  Tensor tensor(device->memory(), kNoStream, DType::f32, Shape{100}, Category::other);
   stream->launch("untraced", {}, [] {});
   stream->synchronize();
   Tracer::enable();
@@ -98,7 +98,7 @@ TEST(CpuStream, ReleasedMemoryReadsAsNaNUnlessStillInUse) {
   const auto all = [](const std::byte* data, std::size_t bytes, int value) {
     return std::all_of(data, data + bytes, [&](std::byte b) { return b == std::byte(value); });
   };
-  Tensor tensor(device->memory(), DType::f32, Shape{1000}, "test");
+  Tensor tensor(device->memory(), *stream, DType::f32, Shape{1000}, Category::other);
   EXPECT_TRUE(all(tensor.view().data(), 4000, 0xFF)) << "memory fresh from the system";
 
   device->fill_zero(*stream, tensor);
@@ -107,7 +107,7 @@ TEST(CpuStream, ReleasedMemoryReadsAsNaNUnlessStillInUse) {
   tensor.reset();
   EXPECT_TRUE(all(bytes, 4000, 0xFF)) << "no stream uses it any more";
 
-  tensor = Tensor(device->memory(), DType::f32, Shape{1000}, "test");
+  tensor = Tensor(device->memory(), *stream, DType::f32, Shape{1000}, Category::other);
   ASSERT_EQ(tensor.view().data(), bytes);
   device->fill_zero(*stream, tensor);
   std::promise<void> gate;
@@ -118,7 +118,7 @@ TEST(CpuStream, ReleasedMemoryReadsAsNaNUnlessStillInUse) {
     intact = all(bytes, 4000, 0);
   });
   tensor.reset();  // in stream order, with the use still to come
-  tensor = Tensor(device->memory(), DType::f32, Shape{1000}, "test");
+  tensor = Tensor(device->memory(), *stream, DType::f32, Shape{1000}, Category::other);
   gate.set_value();
   stream->synchronize();
   EXPECT_TRUE(intact);

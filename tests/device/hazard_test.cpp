@@ -19,7 +19,7 @@ class Hazard : public ::testing::Test {
     CpuDeviceOptions options;
     options.check_hazards = true;
     device = make_cpu_device(options);
-    data = Tensor(device->memory(), DType::f32, Shape{1000}, "activations");
+    data = Tensor(device->memory(), kNoStream, DType::f32, Shape{1000}, Category::activations);
     a = device->create_stream("a");
     b = device->create_stream("b");
     c = device->create_stream("c");
@@ -155,11 +155,11 @@ TEST_F(Hazard, HostAccessNeedsAWait) {
 }
 
 TEST_F(Hazard, FreedMemoryReusedByAnotherStreamIsReported) {
-  Tensor first(device->memory(), DType::f32, Shape{5000}, "activations");
+  Tensor first(device->memory(), kNoStream, DType::f32, Shape{5000}, Category::activations);
   const void* bytes = first.view().data();
   write(*a, first);
   first.reset();
-  Tensor second(device->memory(), DType::f32, Shape{5000}, "activations");
+  Tensor second(device->memory(), kNoStream, DType::f32, Shape{5000}, Category::activations);
   ASSERT_EQ(second.view().data(), bytes) << "the test needs the same bytes again";
   hazard([&] { write(*b, second); });
   write(*a, second);  // the same stream's order
@@ -196,7 +196,7 @@ TEST_F(Hazard, OrderPassesThroughAnotherDeviceAndAnIoQueue) {
   order(*far, *b);
   read(*b, data);
 
-  Tensor host(device->host_memory(), DType::f32, Shape{1000}, "staging");
+  Tensor host(device->memory(Tier::pinned), kNoStream, DType::f32, Shape{1000}, Category::other);
   const auto declare = [&](const char* what, Access access, std::vector<Event> after) {
     Event done;
     done.begin_record().complete();
@@ -253,7 +253,7 @@ TEST_F(Hazard, RanksFeedTheirDevicesFromTheirOwnThreads) {
       const auto own = make_cpu_device(options);
       const auto compute = own->create_stream("compute");
       const auto gather = own->create_stream("gather");
-      const Tensor unit(own->memory(), DType::f32, Shape{256}, "units");
+      const Tensor unit(own->memory(), kNoStream, DType::f32, Shape{256}, Category::other);
       for (int step = 0; step < 200; ++step) {
         Event gathered, released;
         own->fill_zero(*gather, unit);
@@ -270,8 +270,8 @@ TEST_F(Hazard, RanksFeedTheirDevicesFromTheirOwnThreads) {
 }
 
 TEST_F(Hazard, DeclaredWorkOnAReusedLaneIsNotTakenForOrdered) {
-  Tensor x(device->host_memory(), DType::f32, Shape{64}, "staging");
-  Tensor y(device->host_memory(), DType::f32, Shape{64}, "staging");
+  Tensor x(device->memory(Tier::pinned), kNoStream, DType::f32, Shape{64}, Category::other);
+  Tensor y(device->memory(Tier::pinned), kNoStream, DType::f32, Shape{64}, Category::other);
   const auto declare = [&](const Tensor& tensor, std::vector<Event> after) {
     Event done;
     done.begin_record().complete();

@@ -116,18 +116,17 @@ TEST(Memory, CategoriesAreTheFormulasAndWhatWasAllocated) {
     const Sizes& sizes = measured.sizes;
     const std::int64_t width = s.bf16 ? 2 : 4;
     for (std::size_t rank = 0; rank < measured.result.memory.size(); ++rank) {
-      const std::map<std::string, std::int64_t>& estimate =
-          measured.result.estimates[rank].categories;
+      const PerCategory<std::int64_t>& estimate = measured.result.estimates[rank][Tier::device];
       // 2 or 4 bytes a parameter; 4 a gradient; 8 for Adam's moments, and 4 for the master unless
       // it is the parameter; each over the shards where the stage shards it.
       const bool extra = s.zero.find("hpz") != std::string::npos;
       const std::int64_t parameters =
           s.stage < 3 ? sizes.padded
                       : sizes.shards + sizes.persistent + (extra ? sizes.padded / 2 : 0);
-      EXPECT_EQ(estimate.at("parameters"), parameters * width);
-      EXPECT_EQ(estimate.at("gradients"),
+      EXPECT_EQ(estimate[Category::parameters], parameters * width);
+      EXPECT_EQ(estimate[Category::gradients],
                 4 * (s.stage < 2 ? sizes.trainable : sizes.trainable_shards));
-      EXPECT_EQ(estimate.at("optimizer states"), (s.bf16 ? 12 : 8) * sizes.trainable_shards);
+      EXPECT_EQ(estimate[Category::optimizer_states], (s.bf16 ? 12 : 8) * sizes.trainable_shards);
       const int replicas = s.stage == 0                               ? s.ranks
                            : s.zero.find("mics") == std::string::npos ? 1
                                                                       : 2;
@@ -135,17 +134,13 @@ TEST(Memory, CategoriesAreTheFormulasAndWhatWasAllocated) {
 
       const MemoryUse& use = measured.result.memory[rank];
       // What blocks allocate, "workspace" of theirs included, is the estimate's "activations".
-      for (const auto& [category, bytes] : estimate) {
-        if (category == "activations") continue;
-        const auto found = use.categories.find(category);
-        const MemoryUse::Category counted =
-            found == use.categories.end() ? MemoryUse::Category{} : found->second;
-        EXPECT_EQ(counted.peak, bytes) << category << " of rank " << rank;
-        EXPECT_EQ(counted.current, bytes) << category << " is kept for the run";
+      for (const Category category : kAllCategories) {
+        if (category == Category::activations || category == Category::workspace) continue;
+        const MemoryUse::Count& counted = use.categories[category];
+        EXPECT_EQ(counted.peak, estimate[category]) << name_of(category) << " of rank " << rank;
+        EXPECT_EQ(counted.current, estimate[category]) << name_of(category) << " is kept";
       }
-      for (const auto& [category, counted] : use.categories)
-        EXPECT_TRUE(estimate.contains(category) || category == "workspace") << category;
-      EXPECT_EQ(use.categories.at("activations").current, 8) << "of the last loss";
+      EXPECT_EQ(use.categories[Category::activations].current, 8) << "of the last loss";
       EXPECT_EQ(use.peak, measured.result.estimates[rank].total());
     }
   }
@@ -171,9 +166,10 @@ TEST(Memory, NothingExceedsTheEstimateWhateverIsCalled) {
       };
     });
     EXPECT_LE(use.peak, estimate.total()) << "stage " << stage;
-    for (const auto& [category, counted] : use.categories) {
-      if (category == "workspace") continue;  // of blocks: in the estimate of activations
-      EXPECT_LE(counted.peak, estimate.categories[category]) << category << ", stage " << stage;
+    for (const Category category : kAllCategories) {
+      if (category == Category::workspace) continue;  // of blocks: in the estimate of activations
+      EXPECT_LE(use.categories[category].peak, estimate[Tier::device][category])
+          << name_of(category) << ", stage " << stage;
     }
   }
 }

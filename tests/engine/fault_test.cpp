@@ -195,8 +195,8 @@ TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
     for (const Ending& ending : train(TrackingResource::kUnlimited, &estimate))
       EXPECT_EQ(ending.message, "no error");
     const std::int64_t all = estimate.total();
-    const std::int64_t fixed =
-        all - estimate.categories.at("activations") - estimate.categories.at("gathered parameters");
+    const std::int64_t fixed = all - estimate[Tier::device][Category::activations] -
+                               estimate[Tier::device][Category::gathered_parameters];
     for (const Ending& ending : train(all, nullptr)) EXPECT_EQ(ending.message, "no error");
     // Not even the parameters; the fixed part; and all but the last of the activations.
     for (const std::int64_t budget : {std::int64_t{1000}, fixed, fixed + 100}) {

@@ -31,11 +31,12 @@ class MovingStore final : public StateStore {
         copies_(device.create_stream("copies")) {
     std::int64_t largest = 0;
     for (const RecordLayout& unit : records) {
-      homes_.emplace_back(device.host_memory(), DType::u8, Shape{unit.bytes()}, "states");
+      homes_.emplace_back(device.memory(Tier::pinned), kNoStream, DType::u8, Shape{unit.bytes()},
+                          Category::other);
       largest = std::max(largest, unit.bytes());
     }
     for (Tensor& slot : slots_)
-      slot = Tensor(device.memory(), DType::u8, Shape{largest}, "staging");
+      slot = Tensor(device.memory(), kNoStream, DType::u8, Shape{largest}, Category::other);
   }
   ~MovingStore() override { copies_->synchronize(); }
 

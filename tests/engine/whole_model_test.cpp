@@ -61,7 +61,7 @@ TEST(Loading, UnderStage3EachElementIsReadByItsOwnerAloneAndNoRankHoldsMoreThanI
       for (const int count : counts) ASSERT_EQ(count, 1) << name;
     }
     for (const MemoryUse& use : result.memory) {
-      EXPECT_EQ(use.categories.at("parameters").peak, shards * 4) << "while loading too";
+      EXPECT_EQ(use.categories[Category::parameters].peak, shards * 4) << "while loading too";
     }
   }
 }

@@ -97,7 +97,7 @@ class Kit {
   View filled(DType dtype, const Shape& shape, const std::function<double(std::int64_t)>& value) {
     const std::size_t size = size_of(dtype);
     const auto count = static_cast<std::size_t>(shape.numel() + offset_);
-    buffers_.emplace_back(device_->memory(), count * size, "test");
+    buffers_.emplace_back(device_->memory(), kNoStream, count * size, Category::other);
     const View view(buffers_.back().data() + static_cast<std::size_t>(offset_) * size, dtype,
                     shape);
     device_->host_write(view);

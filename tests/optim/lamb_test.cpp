@@ -20,7 +20,9 @@ class LambRun {
  public:
   LambRun(Rig& rig, const TensorNormRule& rule, Parameter& parameter, std::int64_t numel,
           std::int64_t part)
-      : rig_(rig), rule_(rule), norms_(rig.device().memory(), DType::f64, Shape{2}, "test") {
+      : rig_(rig),
+        rule_(rule),
+        norms_(rig.device().memory(), kNoStream, DType::f64, Shape{2}, Category::other) {
     for (std::int64_t begin = 0; begin < numel; begin += part) {
       const std::int64_t count = std::min(part, numel - begin);
       slices_.push_back(parameter.part(begin, count));
@@ -54,7 +56,7 @@ class LambRun {
     return sum;
   }
   View add(DType dtype, std::int64_t count) {
-    tensors_.emplace_back(rig_.device().memory(), dtype, Shape{count}, "test");
+    tensors_.emplace_back(rig_.device().memory(), kNoStream, dtype, Shape{count}, Category::other);
     return tensors_.back().view();
   }
 

@@ -65,8 +65,9 @@ Matrix reference(const Matrix& gradient) {
 std::vector<float> orthogonalise(const Muon& rule, const Shape& shape,
                                  const std::vector<float>& values, int threads = 1) {
   Rig rig(threads);
-  const Tensor matrix(rig.device().memory(), DType::f32, shape, "test");
-  const Tensor scratch(rig.device().memory(), DType::f32, Shape{rule.scratch_numel(shape)}, "test");
+  const Tensor matrix(rig.device().memory(), kNoStream, DType::f32, shape, Category::other);
+  const Tensor scratch(rig.device().memory(), kNoStream, DType::f32,
+                       Shape{rule.scratch_numel(shape)}, Category::other);
   rig.write(matrix.view(), values);
   rule.orthogonalise(rig.stream(), matrix.view(), scratch.view());
   return rig.read(matrix.view());

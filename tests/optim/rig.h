@@ -98,7 +98,7 @@ class Parameter {
 
  private:
   View add(DType dtype, const std::vector<float>& values) {
-    tensors_.emplace_back(rig_.device().memory(), dtype, Shape{numel_}, "test");
+    tensors_.emplace_back(rig_.device().memory(), kNoStream, dtype, Shape{numel_}, Category::other);
     rig_.write(tensors_.back().view(), values);
     return tensors_.back().view();
   }

@@ -23,9 +23,9 @@ TEST(Counting, CountsInTheConventionOfThePapers) {
     const auto comm = make_counting(world.split(0, world.rank()), counter);
     const auto device = make_cpu_device({});
     const auto stream = device->create_stream("comm");
-    Tensor full(device->memory(), DType::bf16, Shape{20}, "test");
-    Tensor shard(device->memory(), DType::bf16, Shape{10}, "test");
-    Tensor wide(device->memory(), DType::f32, Shape{10}, "test");
+    Tensor full(device->memory(), kNoStream, DType::bf16, Shape{20}, Category::other);
+    Tensor shard(device->memory(), kNoStream, DType::bf16, Shape{10}, Category::other);
+    Tensor wide(device->memory(), kNoStream, DType::f32, Shape{10}, Category::other);
     device->fill_zero(*stream, full);
     device->fill_zero(*stream, shard);
     device->fill_zero(*stream, wide);
@@ -70,7 +70,7 @@ TEST(Delayed, TakesAsLongAsTheNetworkWouldWithoutTheCpu) {
     // 1 ms + 25,000 bytes at 1 MB/s: an all_reduce of 100 kB on 2 ranks sends 2 x 50 kB.
     const auto comm =
         make_delayed(world.split(0, world.rank()), {std::chrono::milliseconds(1), 1e6});
-    Tensor data(device->memory(), DType::f32, Shape{25000}, "test");
+    Tensor data(device->memory(), kNoStream, DType::f32, Shape{25000}, Category::other);
     device->fill_zero(*stream, data);
     stream->synchronize();
     const auto begin = std::chrono::steady_clock::now();
@@ -88,7 +88,7 @@ TEST(Delayed, AGroupOfOneDoesNotWait) {
   const auto comm = make_delayed(make_self_communicator(), {std::chrono::seconds(100), 1});
   const auto device = make_cpu_device({});
   const auto stream = device->create_stream("comm");
-  Tensor data(device->memory(), DType::f32, Shape{3}, "test");
+  Tensor data(device->memory(), kNoStream, DType::f32, Shape{3}, Category::other);
   device->fill_zero(*stream, data);
   comm->all_reduce(*stream, data, {});
   stream->synchronize();
@@ -117,7 +117,7 @@ std::string mismatch(int size, const std::function<void(Communicator&, Stream&, 
 TEST(Checked, ComparesRootsOptionsCountsAndSequence) {
   const auto with = [](std::int64_t numel, auto call) {
     return [=](Communicator& comm, Stream& stream, Device& device) {
-      Tensor data(device.memory(), DType::f32, Shape{numel}, "test");
+      Tensor data(device.memory(), kNoStream, DType::f32, Shape{numel}, Category::other);
       device.fill_zero(stream, data);
       comm.barrier(stream);
       call(comm, stream, data.view());
@@ -147,7 +147,7 @@ TEST(Checked, ComparesHostOperationsAndSplits) {
   EXPECT_NE(host.find("#0 split (host)"), std::string::npos) << host;
   const std::string in_split = mismatch(2, [](Communicator& world, Stream& stream, Device& device) {
     const auto group = world.split(0, world.rank());
-    Tensor data(device.memory(), DType::f32, Shape{8}, "test");
+    Tensor data(device.memory(), kNoStream, DType::f32, Shape{8}, Category::other);
     device.fill_zero(stream, data);
     if (group->rank() == 0) group->barrier(stream);
     if (group->rank() == 1) group->all_reduce(stream, data, {});
@@ -158,8 +158,8 @@ TEST(Checked, ComparesHostOperationsAndSplits) {
 
 TEST(Checked, ALongListOfSegmentsIsShownWhereItDiffers) {
   const std::string text = mismatch(2, [](Communicator& comm, Stream& stream, Device& device) {
-    Tensor full(device.memory(), DType::f32, Shape{400}, "test");
-    Tensor shard(device.memory(), DType::f32, Shape{200}, "test");
+    Tensor full(device.memory(), kNoStream, DType::f32, Shape{400}, Category::other);
+    Tensor shard(device.memory(), kNoStream, DType::f32, Shape{200}, Category::other);
     device.fill_zero(stream, full);
     std::vector<ReduceSegment> segments;
     for (std::int64_t i = 0; i < 100; ++i) {
@@ -180,7 +180,7 @@ TEST(Checked, WithoutDecoratorThreadsStillRefuseWhatWouldReadPastTheEnd) {
         [](Communicator& comm) {
           const auto device = make_cpu_device({});
           const auto stream = device->create_stream("comm");
-          Tensor data(device->memory(), DType::f32, Shape{8}, "test");
+          Tensor data(device->memory(), kNoStream, DType::f32, Shape{8}, Category::other);
           device->fill_zero(*stream, data);
           comm.all_reduce(*stream, data.view().flat(0, 8 - comm.rank()), {});
           stream->synchronize();

@@ -19,28 +19,20 @@
 
 namespace zero3d::test {
 
-/// Memory of one stream: what is freed is handed out again at once, which is right in stream order.
-class StreamPool final : public MemoryResource {
+/// Passes a device's memory on to a resource that counts apart from it.
+class Lent final : public MemoryResource {
  public:
-  explicit StreamPool(MemoryResource& upstream) : upstream_(upstream) {}
-  ~StreamPool() override {
-    for (auto& [bytes, data] : free_) upstream_.deallocate(data, bytes, "pool");
+  Lent(TrackingResource& lender, Stream& stream) : lender_(lender), stream_(stream) {}
+  void* allocate(std::size_t bytes) override {
+    return lender_.allocate(bytes, Category::activations, stream_);
   }
-  void* allocate(std::size_t bytes, const char*) override {
-    if (const auto it = free_.find(bytes); it != free_.end()) {
-      void* data = it->second;
-      free_.erase(it);
-      return data;
-    }
-    return upstream_.allocate(bytes, "pool");
-  }
-  void deallocate(void* data, std::size_t bytes, const char*) noexcept override {
-    free_.emplace(bytes, data);
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    lender_.deallocate(data, bytes, Category::activations, stream_, {});
   }
 
  private:
-  MemoryResource& upstream_;
-  std::multimap<std::size_t, void*> free_;
+  TrackingResource& lender_;
+  Stream& stream_;
 };
 
 struct HarnessOptions {
@@ -62,8 +54,8 @@ class BlockHarness {
     device.threads = options_.threads;
     device_ = make_cpu_device(device);
     stream_ = device_->create_stream("compute");
-    pool_ = std::make_unique<StreamPool>(device_->memory());
-    memory_ = std::make_unique<TrackingResource>(*pool_, "blocks under test");
+    lent_ = std::make_unique<Lent>(device_->memory(), *stream_);
+    memory_ = std::make_unique<TrackingResource>(*lent_, "blocks under test");
     for (const auto& block : blocks_) {
       specs_.push_back(block->parameters());
       for (const ParameterSpec& spec : specs_.back()) declare(spec);
@@ -106,12 +98,12 @@ class BlockHarness {
   }
 
   Tensor upload(const std::vector<float>& values, const Shape& shape, DType dtype) {
-    Tensor tensor(*memory_, dtype, shape, "activations");
+    Tensor tensor(*memory_, *stream_, dtype, shape, Category::activations);
     write(tensor, values);
     return tensor;
   }
   Tensor upload(const std::vector<std::int32_t>& values, const Shape& shape) {
-    Tensor tensor(*memory_, DType::i32, shape, "activations");
+    Tensor tensor(*memory_, *stream_, DType::i32, shape, Category::activations);
     stream_->synchronize();
     const View host = device_->host_write(tensor.view());
     std::memcpy(host.data(), values.data(), host.bytes());
@@ -207,11 +199,11 @@ class BlockHarness {
 
   void declare(const ParameterSpec& spec) {
     if (parameters_.contains(spec.name)) return;
-    parameters_.try_emplace(spec.name,
-                            Tensor(device_->memory(), options_.dtype, spec.shape, "parameters"));
+    parameters_.try_emplace(spec.name, Tensor(device_->memory(), kNoStream, options_.dtype,
+                                              spec.shape, Category::parameters));
     if (options_.frozen && options_.frozen(spec.name)) return;
-    gradients_.try_emplace(spec.name,
-                           Tensor(device_->memory(), options_.dtype, spec.shape, "gradients"));
+    gradients_.try_emplace(spec.name, Tensor(device_->memory(), kNoStream, options_.dtype,
+                                             spec.shape, Category::gradients));
   }
   void write(const Tensor& tensor, const std::vector<float>& values) {
     ZERO3D_CHECK(static_cast<std::int64_t>(values.size()) == tensor.numel(),
@@ -229,7 +221,7 @@ class BlockHarness {
   const std::vector<std::unique_ptr<Block>>& blocks_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<StreamPool> pool_;
+  std::unique_ptr<Lent> lent_;
   std::unique_ptr<TrackingResource> memory_;
   std::vector<std::vector<ParameterSpec>> specs_;
   std::map<std::string, Tensor> parameters_;

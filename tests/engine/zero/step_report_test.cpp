@@ -60,7 +60,7 @@ class StageRank {
       reducer_.ready(unit, 0);
     }
     reducer_.finish(*compute_);
-    Tensor pair(device_->memory(), DType::f32, Shape{2}, "activations");
+    Tensor pair(device_->memory(), kNoStream, DType::f32, Shape{2}, Category::activations);
     upload({static_cast<float>(4 * loss), 4.0f}, pair.view());
     reporter_->add_loss(*compute_, pair);
     return reporter_->exchange(*compute_, reducer_.square_sums(), 1);
@@ -76,7 +76,8 @@ class StageRank {
   }
 
   void upload(const std::vector<float>& values, const View& target) {
-    Tensor host(device_->host_memory(), DType::f32, target.shape(), "batches");
+    Tensor host(device_->memory(Tier::pinned), kNoStream, DType::f32, target.shape(),
+                Category::batches);
     std::copy(values.begin(), values.end(), host.view().as<float>());
     device_->copy(*compute_, target, host);
     compute_->synchronize();
