@@ -242,7 +242,7 @@ void GradientReducer::end_coalescing() {
 /// Sum over the shard group, then over the replicas; the mean's divisor is applied where the
 /// options say, once.
 void GradientReducer::sum_over_ranks(const std::vector<ReduceSegment>& segments) {
-  const double ranks = options_.mean ? groups_.data_parallel->size() : 1.0;
+  const double ranks = options_.mean ? groups_.data_parallel : 1.0;
   const double before = options_.prescale ? ranks : options_.predivide_factor;
   ReduceOptions first;
   first.wire = options_.wire;

@@ -9,7 +9,7 @@ ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes) {
   const Subgroups secondary(sizes.shard, sizes.secondary,
                             "zero_optimization.zero_hpz_partition_size");
   ZeroGroups groups;
-  groups.data_parallel = &all;
+  groups.data_parallel = mesh.size(Axis::dp);
   groups.gather = all.split(shards.shard_color(rank), rank);
   groups.shard = all.split(shards.shard_color(rank), rank);
   groups.replica = all.split(shards.replica_color(rank), rank);

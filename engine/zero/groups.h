@@ -11,10 +11,10 @@ namespace zero3d {
 /// group (its rank there is the shard it owns) and one replica group (the ranks that own the same
 /// shard). Stages 1-3 shard over all; stage 0 over a group of one; MiCS over consecutive ranks.
 struct ZeroGroups {
-  Communicator* data_parallel = nullptr;    ///< The mesh's `zero` group; not owned.
-  std::unique_ptr<Communicator> gather;     ///< The shard group, for the gather stream: parameters.
-  std::unique_ptr<Communicator> shard;      ///< The shard group, for the reduce stream: gradients.
-  std::unique_ptr<Communicator> replica;    ///< Sums the reduced shards.
+  int data_parallel = 1;                  ///< Replicas that see other samples: a mean is over them.
+  std::unique_ptr<Communicator> gather;   ///< The shard group, for the gather stream: parameters.
+  std::unique_ptr<Communicator> shard;    ///< The shard group, for the reduce stream: gradients.
+  std::unique_ptr<Communicator> replica;  ///< Sums the reduced shards.
   std::unique_ptr<Communicator> secondary;  ///< hpZ: consecutive ranks of the shard group that hold
                                             ///< a second copy; may be null.
 };

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,18 +16,63 @@ namespace {
 
 constexpr std::int64_t kTokens = 10;  // of each forward
 
-/// A call and its answer: of forward the number of the micro-batch, with "last" when it ends the
-/// window; of step "" or what the window was; of the others ""; a part of the message when refused.
-struct Call {
-  std::string call;
-  std::string answer;
-};
-
+/// Calls with their answers: of forward the number of the micro-batch, with "last"
+/// when it ends the window; of step what the window was, if it ended; of a question yes or no;
+/// after "!" a part of the message of a refusal.
 struct Sequence {
   const char* what;
   int micro_batches;
   bool managed;
-  std::vector<Call> calls;
+  const char* calls;
+};
+
+constexpr Sequence kSequences[] = {
+    {"one micro-batch a window", 1, true,
+     R"(start? = yes; forward = 0 last; start? = no; backward; start? = no; step = 1 of 10;
+        start? = yes; forward = 0 last; backward; step = 1 of 10)"},
+    {"two", 2, true,
+     R"(boundary? = no; forward = 0; backward; step; start? = no; boundary? = yes;
+        forward = 1 last; backward; step = 2 of 20; start? = yes; forward = 0)"},
+    {"out of turn", 2, true,
+     R"(backward ! backward() without a forward(); step ! step() without a backward();
+        forward = 0; forward ! forward() between forward() and its backward();
+        step ! step() between forward() and its backward();
+        evaluate ! eval_batch() between forward() and its backward(); backward;
+        backward ! backward() without a forward(); evaluate; step;
+        step ! step() without a backward(); start? = no; forward = 1 last; backward;
+        forward ! call step() first; forward ! call step() first; step = 2 of 20;
+        step ! step() without a backward(); forward = 0)"},
+    {"several backwards a step", 2, true,
+     R"(forward = 0; backward; forward = 1; backward; step; forward = 2 last; backward;
+        step = 3 of 30; start? = yes)"},
+    {"left to the caller", 2, false,
+     R"(boundary ! managed_gradient_accumulation is false;
+        no boundary ! managed_gradient_accumulation is false; boundary? = yes; forward = 0;
+        backward; forward = 1; backward; forward = 2;
+        step ! step() between forward() and its backward(); backward; start? = no;
+        step = 3 of 30; start? = yes; step ! step() without a backward(); forward = 0; backward;
+        step = 1 of 10)"},
+    {"a boundary by hand, before the forward", 3, true,
+     R"(no boundary; forward = 0; backward; step; boundary; forward = 1 last; backward;
+        forward ! call step() first; step = 2 of 20; start? = no; boundary? = yes;
+        forward = 0 last)"},
+    {"a boundary by hand, after the backward", 3, true,
+     R"(no boundary; forward = 0; backward; boundary; step = 1 of 10; forward = 0 last;
+        backward; no boundary; forward ! call step() first; step; forward ! call step() first;
+        step ! step() without a backward())"},
+    {"a scope", 2, true,
+     R"(enter; enter ! no_sync inside another scope: they do not nest; boundary? = no;
+        forward = 0; backward; step ! step() inside no_sync; forward = 1;
+        step ! step() inside no_sync; backward; leave; boundary; forward = 2 last; backward;
+        step = 3 of 30; enter; boundary? = no)"},
+    {"a scope over a whole window, then its step", 2, true,
+     R"(enter; forward = 0; backward; forward = 1; backward; leave; start? = no; boundary;
+        step = 2 of 20)"},
+    {"a scope that nothing was done in", 1, true,
+     R"(enter; leave; step ! step() without a backward(); start? = yes; forward = 0 last)"},
+    {"a scope, left to the caller", 1, false,
+     R"(enter; boundary? = no; forward = 0; backward; leave; forward = 1; backward;
+        step = 2 of 20)"},
 };
 
 std::string perform(AccumulationWindow& window, const std::string& call) {
@@ -39,206 +85,51 @@ std::string perform(AccumulationWindow& window, const std::string& call) {
     const auto ended = window.step();
     return ended ? concat(ended->micro_batches, " of ", ended->tokens) : "";
   }
-  if (call == "backward") window.backward();
-  if (call == "boundary") window.set_boundary(true);
-  if (call == "no boundary") window.set_boundary(false);
-  if (call == "enter") window.enter_scope("no_sync");
-  if (call == "leave") window.leave_scope();
-  if (call == "evaluate") window.require_no_forward("eval_batch()");
   if (call == "start?") return window.at_start() ? "yes" : "no";
   if (call == "boundary?") return window.at_boundary() ? "yes" : "no";
+  if (call == "backward") {
+    window.backward();
+  } else if (call == "boundary" || call == "no boundary") {
+    window.set_boundary(call == "boundary");
+  } else if (call == "enter") {
+    window.enter_scope("no_sync");
+  } else if (call == "leave") {
+    window.leave_scope();
+  } else if (call == "evaluate") {
+    window.require_no_forward("eval_batch()");
+  } else {
+    ADD_FAILURE() << "there is no call " << call;
+  }
   return "";
 }
 
-const Call kBackward{"backward", ""};
-const Call kStep{"step", ""};
-constexpr char kOpen[] = "between forward() and its backward()";
-constexpr char kStepFirst[] = "call step() first";
-
-const std::vector<Sequence>& sequences() {
-  static const std::vector<Sequence> all = {
-      {"one micro-batch a window",
-       1,
-       true,
-       {{"start?", "yes"},
-        {"forward", "0 last"},
-        {"start?", "no"},
-        kBackward,
-        {"start?", "no"},
-        {"step", "1 of 10"},
-        {"start?", "yes"},
-        {"forward", "0 last"},
-        kBackward,
-        {"step", "1 of 10"}}},
-      {"two",
-       2,
-       true,
-       {{"boundary?", "no"},
-        {"forward", "0"},
-        kBackward,
-        kStep,
-        {"start?", "no"},
-        {"boundary?", "yes"},
-        {"forward", "1 last"},
-        kBackward,
-        {"step", "2 of 20"},
-        {"start?", "yes"},
-        {"forward", "0"}}},
-      {"out of turn",
-       2,
-       true,
-       {{"backward", "backward() without a forward()"},
-        {"step", "without a backward()"},
-        {"forward", "0"},
-        {"forward", concat("forward() ", kOpen)},
-        {"step", concat("step() ", kOpen)},
-        {"evaluate", concat("eval_batch() ", kOpen)},
-        kBackward,
-        {"backward", "backward() without a forward()"},
-        {"evaluate", ""},
-        kStep,
-        {"step", "without a backward()"},
-        {"start?", "no"},
-        {"forward", "1 last"},
-        kBackward,
-        {"forward", kStepFirst},
-        {"forward", kStepFirst},
-        {"step", "2 of 20"},
-        {"step", "without a backward()"},
-        {"forward", "0"}}},
-      {"several backwards a step",
-       2,
-       true,
-       {{"forward", "0"},
-        kBackward,
-        {"forward", "1"},
-        kBackward,
-        kStep,
-        {"forward", "2 last"},
-        kBackward,
-        {"step", "3 of 30"},
-        {"start?", "yes"}}},
-      {"left to the caller",
-       2,
-       false,
-       {{"boundary", "managed_gradient_accumulation is false"},
-        {"no boundary", "managed_gradient_accumulation is false"},
-        {"boundary?", "yes"},
-        {"forward", "0"},
-        kBackward,
-        {"forward", "1"},
-        kBackward,
-        {"forward", "2"},
-        {"step", concat("step() ", kOpen)},
-        kBackward,
-        {"start?", "no"},
-        {"step", "3 of 30"},
-        {"start?", "yes"},
-        {"step", "without a backward()"},
-        {"forward", "0"},
-        kBackward,
-        {"step", "1 of 10"}}},
-      {"a boundary by hand, before the forward",
-       3,
-       true,
-       {{"no boundary", ""},
-        {"forward", "0"},
-        kBackward,
-        kStep,
-        {"boundary", ""},
-        {"forward", "1 last"},
-        kBackward,
-        {"forward", kStepFirst},
-        {"step", "2 of 20"},
-        {"start?", "no"},
-        {"boundary?", "yes"},
-        {"forward", "0 last"}}},
-      {"a boundary by hand, after the backward",
-       3,
-       true,
-       {{"no boundary", ""},
-        {"forward", "0"},
-        kBackward,
-        {"boundary", ""},
-        {"step", "1 of 10"},
-        {"forward", "0 last"},
-        kBackward,
-        {"no boundary", ""},
-        {"forward", kStepFirst},
-        kStep,
-        {"forward", kStepFirst},
-        {"step", "without a backward()"}}},
-      {"a scope",
-       2,
-       true,
-       {{"enter", ""},
-        {"enter", "no_sync inside another scope: they do not nest"},
-        {"boundary?", "no"},
-        {"forward", "0"},
-        kBackward,
-        {"step", "step() inside no_sync"},
-        {"forward", "1"},
-        {"step", "step() inside no_sync"},
-        kBackward,
-        {"leave", ""},
-        {"boundary", ""},
-        {"forward", "2 last"},
-        kBackward,
-        {"step", "3 of 30"},
-        {"enter", ""},
-        {"boundary?", "no"}}},
-      {"a scope over a whole window, then its step",
-       2,
-       true,
-       {{"enter", ""},
-        {"forward", "0"},
-        kBackward,
-        {"forward", "1"},
-        kBackward,
-        {"leave", ""},
-        {"start?", "no"},
-        {"boundary", ""},
-        {"step", "2 of 20"}}},
-      {"a scope that nothing was done in",
-       1,
-       true,
-       {{"enter", ""},
-        {"leave", ""},
-        {"step", "without a backward()"},
-        {"start?", "yes"},
-        {"forward", "0 last"}}},
-      {"a scope, left to the caller",
-       1,
-       false,
-       {{"enter", ""},
-        {"boundary?", "no"},
-        {"forward", "0"},
-        kBackward,
-        {"leave", ""},
-        {"forward", "1"},
-        kBackward,
-        {"step", "2 of 20"}}},
-  };
-  return all;
+/// `line` is a call, perhaps with " = answer" or " ! part of the refusal". Whether it was accepted.
+bool expect(AccumulationWindow& window, const std::string& line) {
+  const std::size_t mark = line.find_first_of("=!");
+  const std::string call = line.substr(0, mark == std::string::npos ? mark : mark - 1);
+  const std::string answer = mark == std::string::npos ? "" : line.substr(mark + 2);
+  const bool refused = mark != std::string::npos && line[mark] == '!';
+  try {
+    EXPECT_EQ(perform(window, call), answer);
+    EXPECT_FALSE(refused);
+    return true;
+  } catch (const Error& error) {
+    EXPECT_TRUE(refused) << error.what();
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(std::string(error.what()).find(answer), std::string::npos) << error.what();
+    return false;
+  }
 }
 
 TEST(AccumulationWindow, AnswersEverySequence) {
-  for (const Sequence& sequence : sequences()) {
+  for (const Sequence& sequence : kSequences) {
     RunState state;
     AccumulationWindow window(state, sequence.micro_batches, sequence.managed);
     std::int64_t steps = 0;
-    for (std::size_t i = 0; i < sequence.calls.size(); ++i) {
-      const auto& [call, answer] = sequence.calls[i];
-      SCOPED_TRACE(concat(sequence.what, ", call ", i, ": ", call));
-      try {
-        const std::string found = perform(window, call);
-        EXPECT_EQ(found, answer);
-        steps += call == "step";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
-        EXPECT_FALSE(answer.empty()) << error.what();
-        EXPECT_NE(std::string(error.what()).find(answer), std::string::npos) << error.what();
-      }
+    std::istringstream calls(sequence.calls);
+    for (std::string line; std::getline(calls >> std::ws, line, ';');) {
+      SCOPED_TRACE(concat(sequence.what, ": ", line));
+      steps += expect(window, line) && line.starts_with("step");
       EXPECT_EQ(state.micro_steps, steps);
     }
   }
