@@ -7,6 +7,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/config/load.h"
+#include "zero3d/engine/config/to_settings.h"
 #include "zero3d/models/build.h"
 
 namespace zero3d::bench {
@@ -61,7 +62,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> co
   device_ = make_cpu_device(device);
   EngineOptions engine;
   engine.sequence_length = options.sequence;
-  engine_ = std::make_unique<Engine>(config_, *module_, mesh_, *device_, engine);
+  engine_ = std::make_unique<Engine>(train_settings(config_), *module_, mesh_, *device_, engine);
 
   const std::int64_t batch = config_.train_micro_batch_size_per_gpu;
   const std::int64_t micro_batches = config_.gradient_accumulation_steps;

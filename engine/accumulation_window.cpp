@@ -50,8 +50,7 @@ bool AccumulationWindow::at_boundary() const {
 }
 
 void AccumulationWindow::set_boundary(bool boundary) {
-  if (!managed_)
-    throw_invalid("managed_gradient_accumulation is false: every step() is a boundary");
+  if (!managed_) throw_invalid("accumulation is not managed: every step() is a boundary");
   boundary_ = boundary;
 }
 

@@ -10,7 +10,6 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/abort_on_failure.h"
 #include "zero3d/engine/block_runner.h"
-#include "zero3d/engine/config/load.h"
 #include "zero3d/engine/dry_run.h"
 
 namespace zero3d {
@@ -35,15 +34,15 @@ std::span<const Op> forward_part(std::span<const Op> ops) {
   return ops.first(static_cast<std::size_t>(end - ops.begin()));
 }
 
-/// Where two lists of items separated by ", " part: "item, not item".
+/// Where two lists of items separated by "; " part: "item, not item".
 std::string first_difference(std::string_view mine, std::string_view other) {
   const auto item = [](std::string_view text, std::size_t at) {
-    const std::size_t end = text.find(", block", at);
+    const std::size_t end = text.find("; ", at);
     return text.substr(at, end == std::string_view::npos ? end : end - at);
   };
   std::size_t begin = 0;
   for (std::size_t i = 0; i < mine.size() && i < other.size() && mine[i] == other[i]; ++i) {
-    if (mine.substr(i).starts_with(", block")) begin = i + 2;
+    if (mine.substr(i).starts_with("; ")) begin = i + 2;
   }
   return concat(begin < mine.size() ? item(mine, begin) : "nothing more", ", not ",
                 begin < other.size() ? item(other, begin) : "nothing more");
@@ -51,53 +50,51 @@ std::string first_difference(std::string_view mine, std::string_view other) {
 
 /// All ranks must have read the same configuration and declared the same whole model, or they would
 /// wait for each other in different places.
-void require_same_start(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
+void require_same_start(const TrainSettings& settings,
+                        const std::vector<std::vector<ParameterSpec>>& blocks,
                         Communicator& world) {
   std::string model = concat(blocks.size(), " blocks");
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     for (const ParameterSpec& spec : blocks[block]) {
-      model += concat(", block ", block, " has ", spec.name, " ", to_string(spec.shape),
+      model += concat("; block ", block, " has ", spec.name, " ", to_string(spec.shape),
                       spec.frozen ? " frozen" : "", spec.decay ? "" : " without decay");
     }
   }
-  const std::string fingerprint = config_fingerprint(config);
-  const std::vector<std::string> all = world.exchange(fingerprint + model);
-  const std::string_view first = all[0];
+  const std::vector<std::string> all = world.exchange(concat(describe(settings), "\n", model));
+  const auto part = [&](std::size_t rank, bool of_model) {
+    const std::string_view text = all[rank];
+    const std::size_t end = text.find('\n');
+    return of_model ? text.substr(end + 1) : text.substr(0, end);
+  };
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const std::string_view other = all[rank];
-    if (other == first) continue;
-    const std::size_t end = fingerprint.size();
-    if (other.substr(0, end) != first.substr(0, end)) {
-      throw ConfigError("", concat("rank ", rank,
-                                   " has another configuration than rank 0 "
-                                   "(fingerprints ",
-                                   other.substr(0, end), " and ", first.substr(0, end),
-                                   "): give every rank the same file and options"));
+    if (all[rank] == all[0]) continue;
+    if (part(rank, false) != part(0, false)) {
+      throw ConfigError("", concat("rank ", rank, " has another configuration than rank 0: ",
+                                   first_difference(part(rank, false), part(0, false)),
+                                   "; give every rank the same file and options"));
     }
     throw_invalid(concat("rank ", rank, " has another model than rank 0: ",
-                         first_difference(other.substr(end), first.substr(end)),
+                         first_difference(part(rank, true), part(0, true)),
                          "; give every rank the same model and options"));
   }
 }
 
 }  // namespace
 
-Engine::Engine(const Config& config, const Module& module, const Mesh& mesh, Device& device,
-               const EngineOptions& options)
-    : config_(config), module_(module), mesh_(mesh), device_(device), options_(options) {
+Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& mesh,
+               Device& device, const EngineOptions& options)
+    : settings_(settings), module_(module), mesh_(mesh), device_(device), options_(options) {
   const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
-  require_same_start(config, blocks, mesh.world());
+  require_same_start(settings, blocks, mesh.world());
   abort_on_failure(mesh.world(), [&] {
-    model_ = std::make_unique<ShardedModel>(config, blocks, mesh, device, options);
+    model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
   });
-  window_.emplace(model_->state(), config.gradient_accumulation_steps,
-                  config.managed_gradient_accumulation);
+  window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
   runner_ = std::make_unique<BlockRunner>(
       module, *model_, device, model_->compute(),
       RunnerOptions{model_->dtype(), mesh.world().rank(), model_->stage().backward_down_to});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
-  if (options.sequence_length > 0)
-    plan_for(config.train_micro_batch_size_per_gpu, options.sequence_length);
+  if (options.sequence_length > 0) plan_for(settings.micro_batch, options.sequence_length);
   last_step_end_ns_ = now_ns();
 }
 
@@ -172,7 +169,7 @@ void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
   input.key = random_key(batch, index);
   input.last = last;
   input.loss_gradient =
-      static_cast<float>(model_->loss_seed(static_cast<int>(config_.gradient_accumulation_steps)));
+      static_cast<float>(model_->loss_seed(static_cast<int>(settings_.accumulation)));
   runner_->begin(index, input);
 }
 
@@ -212,7 +209,7 @@ void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
     window_->forward(window_->next_forward(), batch.tokens.numel() * mesh_.size(Axis::dp));
     window_->backward();
   }
-  if (config_.managed_gradient_accumulation) state().micro_steps += count - 1;
+  if (settings_.managed_accumulation) state().micro_steps += count - 1;
 }
 
 /// A rank whose stream failed may meet the end of its groups before the failure: the cause goes
@@ -246,15 +243,15 @@ void Engine::run_backward() {
 }
 
 void Engine::no_sync(const std::function<void()>& body) {
-  if (sharding_policy(config_.zero_optimization.stage).gradients) {
-    throw_invalid(concat("no_sync needs ZeRO stage 0 or 1, not ", config_.zero_optimization.stage,
-                         ": with sharded gradients every micro-batch is reduced"));
+  if (settings_.sharding.what.gradients) {
+    throw_invalid(
+        "no_sync needs ZeRO stage 0 or 1: with sharded gradients every micro-batch is reduced");
   }
   without_boundary("no_sync", body);
 }
 
 void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
-  if (config_.zero_optimization.stage == 0)
+  if (!settings_.sharding.what.optimizer_state)
     throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
   without_boundary("coalesce_grad_reduction", [&] {
     model_->reducer().begin_coalescing();
@@ -281,7 +278,7 @@ void Engine::step() {
 void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
   const StepOutcome outcome = model_->step(window.micro_batches);
   runner_->free_batches();  // step() waited for everything that read them
-  state().samples += config_.train_batch_size;
+  state().samples += settings_.micro_batch * settings_.accumulation * mesh_.size(Axis::dp);
   const std::int64_t now = now_ns();
   last_.step = state().steps;
   last_.loss = outcome.loss;
@@ -295,18 +292,17 @@ void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
   last_.seconds = static_cast<double>(now - last_step_end_ns_) * 1e-9;
   last_.phase_seconds = model_->times().take();
   last_step_end_ns_ = now;
-  const auto every = config_.steps_per_print;
-  if (every && last_.step % *every == 0 && mesh_.leads()) {
+  const std::int64_t every = settings_.log_every;
+  if (every > 0 && last_.step % every == 0 && mesh_.leads()) {
     log_info(concat("step=", last_.step, ", skipped=", skipped_steps(), ", lr=", outcome.lr,
                     ", loss=", outcome.loss, ", grad_norm=", last_.grad_norm));
   }
 }
 
 StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
-  if (static_cast<std::int64_t>(micro_batches.size()) != config_.gradient_accumulation_steps) {
-    throw_invalid(concat(
-        "train_batch takes gradient_accumulation_steps = ", config_.gradient_accumulation_steps,
-        " micro-batches, not ", micro_batches.size()));
+  if (static_cast<std::int64_t>(micro_batches.size()) != settings_.accumulation) {
+    throw_invalid(concat("train_batch takes the ", settings_.accumulation,
+                         " micro-batches of a step, not ", micro_batches.size()));
   }
   if (!window_->at_start()) {
     throw_invalid(
@@ -323,7 +319,7 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {
     forward(micro_batches[i]);
     backward();
-    if (config_.managed_gradient_accumulation || i + 1 == micro_batches.size()) step();
+    if (settings_.managed_accumulation || i + 1 == micro_batches.size()) step();
   }
   return last_;
 }
@@ -334,16 +330,16 @@ std::vector<double> Engine::get_lr() const {
   return rates;
 }
 
-TrainingSession initialize(const Config& config, const Module& module, Communicator& world,
+TrainingSession initialize(const TrainSettings& settings, const Module& module, Communicator& world,
                            const EngineOptions& options, int threads) {
   CpuDeviceOptions device_options;
   device_options.rank = world.rank();
   device_options.threads = threads;
   auto device = make_cpu_device(device_options);
-  const ParallelDegrees& degrees = config.degrees;
-  auto mesh =
-      std::make_unique<Mesh>(world, GridDegrees{degrees.dp, degrees.tp, degrees.pp, degrees.sp});
-  auto engine = std::make_unique<Engine>(config, module, *mesh, *device, options);
+  const int shared = settings.tp * settings.pp * settings.sp;
+  auto mesh = std::make_unique<Mesh>(
+      world, GridDegrees{world.size() / shared, settings.tp, settings.pp, settings.sp});
+  auto engine = std::make_unique<Engine>(settings, module, *mesh, *device, options);
   return TrainingSession(std::move(mesh), std::move(device), std::move(engine));
 }
 

@@ -1,6 +1,6 @@
-// The engine: trains a Module as a ds_config says, with DeepSpeed's semantics of forward / backward
-// / step (train_batch does all three for a whole accumulation window). One object per rank, used
-// from that rank's thread.
+// The engine: trains a Module as its settings say, by DeepSpeed's calls forward / backward / step
+// (train_batch does all three for a whole accumulation window). One object per rank, used from that
+// rank's thread.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/accumulation_window.h"
-#include "zero3d/engine/config/config.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/sharded_model.h"
+#include "zero3d/engine/train_settings.h"
 #include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
@@ -55,13 +55,13 @@ struct EngineOptions : ShardedModelOptions {
 
 class Engine {
  public:
-  /// Collective. `config`, `module`, `mesh` and `device` must outlive the engine. Throws
-  /// ConfigError for what cannot be trained.
-  Engine(const Config& config, const Module& module, const Mesh& mesh, Device& device,
+  /// Collective. `module`, `mesh` and `device` must outlive the engine. Throws ConfigError for what
+  /// cannot be trained.
+  Engine(const TrainSettings& settings, const Module& module, const Mesh& mesh, Device& device,
          const EngineOptions& options = {});
   ~Engine();
 
-  /// A whole step: forward and backward of gradient_accumulation_steps micro-batches, then the
+  /// A whole step: forward and backward of settings.accumulation micro-batches, then the
   /// update.
   StepResult train_batch(std::span<const MicroBatch> micro_batches);
 
@@ -79,7 +79,7 @@ class Engine {
   double loss();
 
   bool is_gradient_accumulation_boundary() const { return window_->at_boundary(); }
-  /// Overrides the boundary until called again (managed_gradient_accumulation true).
+  /// Overrides the boundary until called again (settings.managed_accumulation).
   void set_gradient_accumulation_boundary(bool boundary) { window_->set_boundary(boundary); }
   /// While `body` runs, backward only accumulates on this rank (stages 0 and 1; else Error). No
   /// step inside.
@@ -90,8 +90,8 @@ class Engine {
   void coalesce_grad_reduction(const std::function<void()>& body);
 
   /// Writes the training parameters, whole, to folder/filename as safetensors; rank 0 writes, every
-  /// rank calls. Stage 3 needs stage3_gather_16bit_weights_on_model_save, else it logs so and
-  /// returns false. Throws IoError.
+  /// rank calls. With sharded parameters it needs gather_to_save, else it logs so and returns
+  /// false. Throws IoError.
   bool save_16bit_model(const std::string& folder,
                         const std::string& filename = "model.safetensors");
 
@@ -135,7 +135,7 @@ class Engine {
   void optimizer_step(const AccumulationWindow::Ended& window);
   void without_boundary(const char* scope, const std::function<void()>& body);
 
-  const Config& config_;
+  const TrainSettings settings_;
   const Module& module_;
   const Mesh& mesh_;
   Device& device_;
@@ -166,7 +166,7 @@ class TrainingSession {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
 };
-TrainingSession initialize(const Config& config, const Module& module, Communicator& world,
+TrainingSession initialize(const TrainSettings& settings, const Module& module, Communicator& world,
                            const EngineOptions& options = {}, int threads = 1);
 
 }  // namespace zero3d

@@ -71,11 +71,10 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
 }
 
 bool Engine::save_16bit_model(const std::string& folder, const std::string& filename) {
-  const ZeroConfig& zero = config_.zero_optimization;
-  if (zero.stage == 3 && !zero.gather_16bit_weights_on_model_save) {
+  if (settings_.sharding.what.parameters && !settings_.sharding.gather_to_save) {
     log_warning(
-        "save_16bit_model saves nothing: set "
-        "zero_optimization.stage3_gather_16bit_weights_on_model_save to true");
+        "save_16bit_model saves nothing: parameters are sharded, and gathering 16-bit weights on "
+        "model save is off");
     return false;
   }
   const ParamLayout& layout = model_->layout();

@@ -2,60 +2,13 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
-#include "zero3d/formats/json_value.h"
 
 namespace zero3d {
 namespace {
 
-ParameterValue to_parameter_value(const JsonValue& value, const std::string& path) {
-  switch (value.kind()) {
-    case JsonValue::Kind::null:
-      return std::monostate{};
-    case JsonValue::Kind::boolean:
-      return value.as_bool();
-    case JsonValue::Kind::integer:
-      return value.as_integer();
-    case JsonValue::Kind::number:
-      return value.as_number();
-    case JsonValue::Kind::string:
-      return value.as_string();
-    case JsonValue::Kind::array: {
-      std::vector<double> numbers;
-      for (const JsonValue& item : value.items()) {
-        if (!item.is_number())
-          throw ConfigError(path, concat("expected a list of numbers, found ", value.excerpt()));
-        numbers.push_back(item.as_number());
-      }
-      return numbers;
-    }
-    case JsonValue::Kind::object:
-      break;
-  }
-  throw ConfigError(
-      path, concat("expected a number, a flag, a string or a list, found ", value.excerpt()));
-}
-
-ParameterMap to_parameter_map(const ConfigParams& params) {
-  ParameterMap map;
-  for (const JsonMember& member : params.json().members()) {
-    map.emplace(member.name, to_parameter_value(member.value, params.path() + "." + member.name));
-  }
-  return map;
-}
-
-OptimizerRules make_rules(const Config& config) {
-  if (!config.optimizer || !config.optimizer->type) {
-    throw ConfigError("optimizer",
-                      "training needs an optimizer: add for example "
-                      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}}");
-  }
-  OptimizerChoice choice;
-  choice.type = *config.optimizer->type;
-  choice.params = to_parameter_map(config.optimizer->params);
-  choice.legacy_fusion = config.optimizer->legacy_fusion;
-  const auto& offload = config.zero_optimization.offload_optimizer;
-  choice.offloaded = offload && offload->device != OffloadDevice::none;
-  choice.bf16_states = config.bf16.bf16_optimizer_states;
+OptimizerRules make_rules(const OptimizerChoice& choice) {
+  if (choice.type.empty())
+    throw ConfigError("optimizer", "training needs an optimizer: name its type, for example AdamW");
   return make_update_rule(choice);
 }
 
@@ -70,8 +23,9 @@ GroupSettings with_overrides(GroupSettings settings, const ParameterGroup& group
 
 }  // namespace
 
-OptimizerSetup::OptimizerSetup(const Config& config, std::vector<ParameterGroup> user_groups)
-    : user_groups_(std::move(user_groups)), rules_(make_rules(config)) {
+OptimizerSetup::OptimizerSetup(const OptimizerChoice& optimizer, const ScheduleChoice& schedule,
+                               std::vector<ParameterGroup> user_groups)
+    : user_groups_(std::move(user_groups)), rules_(make_rules(optimizer)) {
   user_groups_.push_back({.name = "default", .matches = [](const ParameterSpec&) { return true; }});
   for (const ParameterGroup& user : user_groups_) {
     for (const bool decay : {true, false}) {
@@ -85,10 +39,8 @@ OptimizerSetup::OptimizerSetup(const Config& config, std::vector<ParameterGroup>
       }
     }
   }
-  if (config.scheduler && config.scheduler->type) {
-    schedule_ = make_schedule(*config.scheduler->type, to_parameter_map(config.scheduler->params),
-                              base_, rules_.has_betas);
-  }
+  if (!schedule.type.empty())
+    schedule_ = make_schedule(schedule.type, schedule.params, base_, rules_.has_betas);
 }
 
 int OptimizerSetup::group_of(const ParameterSpec& parameter) const {
@@ -110,19 +62,6 @@ std::vector<std::string> OptimizerSetup::description() const {
   if (rules_.aux_rule) lines.push_back("other parameters: " + rules_.aux_rule->description());
   lines.push_back(schedule_ ? schedule_->description() : "constant learning rate");
   return lines;
-}
-
-LossScaler make_loss_scaler(const Config& config) {
-  if (!config.fp16.enabled) return LossScaler();
-  LossScalerOptions options;
-  options.static_scale = config.fp16.loss_scale;
-  options.initial_scale_power = static_cast<int>(config.fp16.initial_scale_power);
-  options.window = config.fp16.loss_scale_window;
-  options.hysteresis = config.fp16.hysteresis;
-  options.consecutive_hysteresis = config.fp16.consecutive_hysteresis;
-  options.min_scale = config.fp16.min_loss_scale;
-  options.stage0 = config.zero_optimization.stage == 0;
-  return LossScaler(options);
 }
 
 }  // namespace zero3d

@@ -1,5 +1,5 @@
-// From a configuration to what drives the optimizer: groups with their rules and settings, the
-// schedule, the loss scaler.
+// From a run's settings to what drives the optimizer: groups with their rules and settings, the
+// schedule.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "zero3d/engine/config/config.h"
 #include "zero3d/engine/module.h"
-#include "zero3d/optim/loss_scaler.h"
 #include "zero3d/optim/make_rule.h"
 #include "zero3d/optim/schedule.h"
 
 namespace zero3d {
 
-/// Parameters that share settings which differ from the configuration's. The first group that
+/// Parameters that share settings which differ from the run's. The first group that
 /// matches a parameter takes it; what none takes forms the default group, with weight decay where
 /// ParameterSpec::decay is set.
 struct ParameterGroup {
@@ -39,7 +37,9 @@ struct OptimizerGroup {
 /// Adam half).
 class OptimizerSetup {
  public:
-  OptimizerSetup(const Config& config, std::vector<ParameterGroup> user_groups);
+  /// Throws ConfigError for what cannot be trained.
+  OptimizerSetup(const OptimizerChoice& optimizer, const ScheduleChoice& schedule,
+                 std::vector<ParameterGroup> user_groups);
 
   int group_of(const ParameterSpec& parameter) const;
   int group_count() const { return static_cast<int>(groups_.size()); }
@@ -58,8 +58,5 @@ class OptimizerSetup {
   std::vector<GroupSettings> base_;
   std::unique_ptr<Schedule> schedule_;
 };
-
-/// fp16 only; for other precisions the scale is always 1.
-LossScaler make_loss_scaler(const Config& config);
 
 }  // namespace zero3d

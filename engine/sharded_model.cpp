@@ -13,72 +13,70 @@
 namespace zero3d {
 namespace {
 
-int shard_group_size(const Config& config, int ranks) {
-  const ZeroConfig& zero = config.zero_optimization;
-  if (!sharding_policy(zero.stage).optimizer_state) return 1;
-  return zero.mics_shard_size > 0 ? static_cast<int>(zero.mics_shard_size) : ranks;
+int shard_group_size(const ShardingSettings& sharding, int ranks) {
+  if (!sharding.what.optimizer_state) return 1;
+  return sharding.ranks > 0 ? sharding.ranks : ranks;
 }
 
-LayoutOptions layout_options(const Config& config, const OptimizerSetup& setup, int shards) {
-  const ZeroConfig& zero = config.zero_optimization;
+LayoutOptions layout_options(const ShardingSettings& sharding, const OptimizerSetup& setup,
+                             int shards) {
   LayoutOptions options;
   options.shards = shards;
-  options.persistence = sharding_policy(zero.stage).parameters;
-  options.param_persistence_threshold = zero.param_persistence_threshold;
-  options.model_persistence_threshold = zero.model_persistence_threshold;
+  options.persistence = sharding.what.parameters;
+  options.param_persistence_threshold = sharding.persistent_parameter;
+  options.model_persistence_threshold = sharding.persistent_total;
   options.group_of = [&setup](const ParameterSpec& spec) { return setup.group_of(spec); };
   return options;
 }
 
-GradientReducerOptions reducer_options(const Config& config, const ShardingPolicy& policy,
+GradientReducerOptions reducer_options(const TrainSettings& settings,
                                        bool reduce_each_micro_batch) {
+  const ShardingPolicy& policy = settings.sharding.what;
   GradientReducerOptions options;
-  options.gradient_dtype = model_dtype(config);
-  options.accumulation_dtype = accumulation_dtype(config);
+  options.gradient_dtype = settings.precision.parameters;
+  options.accumulation_dtype = settings.precision.accumulation;
   options.reduce_each_micro_batch = policy.gradients || reduce_each_micro_batch;
-  options.reduce_scatter = config.zero_optimization.reduce_scatter;
+  options.reduce_scatter = settings.gradients.reduce_scatter;
   options.shard_accumulators = policy.gradients;
-  options.slots_needed = options.reduce_each_micro_batch ||
-                         config.gradient_accumulation_steps > 1 ||
+  options.slots_needed = options.reduce_each_micro_batch || settings.accumulation > 1 ||
                          options.gradient_dtype != options.accumulation_dtype;
-  options.mean = config.gradient_allreduce_op != "sum";
-  options.prescale = config.prescale_gradients;
-  options.predivide_factor = config.gradient_predivide_factor;
+  options.mean = settings.gradients.mean;
+  options.prescale = settings.gradients.prescale;
+  options.predivide_factor = settings.gradients.predivide_factor;
   // Without the norm, 16-bit gradients must still be looked at for overflow.
-  options.square_sums =
-      config.zero_optimization.compute_grad_norm || is_16bit(options.gradient_dtype);
-  if (communication_dtype(config) != DType::f32) options.wire = communication_dtype(config);
+  options.square_sums = settings.gradients.take_norm || is_16bit(options.gradient_dtype);
+  if (settings.precision.communication != DType::f32)
+    options.wire = settings.precision.communication;
   return options;
 }
 
 }  // namespace
 
-ShardedModel::ShardedModel(const Config& config,
+ShardedModel::ShardedModel(const TrainSettings& settings,
                            const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                            Device& device, const ShardedModelOptions& options)
-    : config_(config),
+    : settings_(settings),
       device_(device),
       mesh_(mesh),
       options_(options),
-      dtype_(model_dtype(config)),
-      policy_(sharding_policy(config.zero_optimization.stage)),
-      setup_(config, options.groups),
-      scaler_(make_loss_scaler(config)),
+      policy_(settings.sharding.what),
+      setup_(settings.optimizer, settings.schedule, options.groups),
+      scaler_(settings.precision.loss_scale ? LossScaler(*settings.precision.loss_scale)
+                                            : LossScaler()),
       compute_(device.create_stream("compute")),
       gather_(device.create_stream("gather")),
       reduce_(device.create_stream("reduce")) {
   state_.scaler = scaler_.initial();
   state_.seed = options.seed;
-  const ZeroConfig& zero = config.zero_optimization;
-  const int shards = shard_group_size(config, mesh.size(Axis::zero));
-  const int secondary =
-      policy_.parameters ? std::min(static_cast<int>(zero.zero_hpz_partition_size), shards) : 1;
+  const ShardingSettings& sharding = settings.sharding;
+  const int shards = shard_group_size(sharding, mesh.size(Axis::zero));
+  const int secondary = policy_.parameters ? std::min(sharding.secondary_ranks, shards) : 1;
   groups_ = make_zero_groups(mesh, {.shard = shards, .secondary = std::max(secondary, 1)});
-  layout_ = std::make_unique<ParamLayout>(blocks, layout_options(config, setup_, shards));
+  layout_ = std::make_unique<ParamLayout>(blocks, layout_options(sharding, setup_, shards));
   part_ = find_model_part(*layout_, mesh, groups_);
   stage_ = stage_of(*layout_);
   if (options.schedule) {
-    const auto micro_batches = static_cast<int>(config.gradient_accumulation_steps);
+    const auto micro_batches = static_cast<int>(settings.accumulation);
     training_ops_ = options.schedule(stage_, micro_batches);
     require_step(training_ops_, stage_, micro_batches);
   } else {
@@ -86,18 +84,18 @@ ShardedModel::ShardedModel(const Config& config,
   }
   buckets_ = plan_buckets(
       *layout_, training_ops_,
-      {zero.reduce_bucket_size, zero.overlap_comm.value_or(policy_.parameters) ? 2 : 1});
+      {settings.gradients.reduce_bucket, settings.gradients.overlap_reduction ? 2 : 1});
   static_memory().require_within(device.memory().budget(), device.memory(Tier::pinned).budget());
   store_ = std::make_unique<ParameterStore>(
       device, *layout_, groups_,
-      ParameterStoreOptions{dtype_, policy_.parameters, zero.allgather_bucket_size}, *compute_,
+      ParameterStoreOptions{dtype(), policy_.parameters, sharding.gather_bucket}, *compute_,
       *gather_);
   const auto source =
       options.source == nullptr ? make_initial_values_source(options.seed) : nullptr;
   store_->load(options.source == nullptr ? *source : *options.source);
   reducer_ = std::make_unique<GradientReducer>(
       device, *layout_, buckets_, groups_,
-      reducer_options(config, policy_, options.reduce_each_micro_batch), *compute_, *reduce_);
+      reducer_options(settings, options.reduce_each_micro_batch), *compute_, *reduce_);
   reporter_ = std::make_unique<StepReporter>(device, *layout_, part_);
   optimizer_ = std::make_unique<ShardedOptimizer>(device, *layout_, part_, groups_, *store_, setup_,
                                                   optimizer_options(), *compute_, *reduce_);
@@ -105,9 +103,9 @@ ShardedModel::ShardedModel(const Config& config,
 
 ShardedOptimizerOptions ShardedModel::optimizer_options() const {
   ShardedOptimizerOptions options;
-  options.tile_elements = config_.zero_optimization.sub_group_size;
-  options.parameter_dtype = dtype_;
-  options.master_dtype = master_dtype(config_);
+  options.tile_elements = settings_.optimizer_tile;
+  options.parameter_dtype = dtype();
+  options.master_dtype = settings_.precision.masters;
   options.moment_dtype = setup_.bf16_states() ? DType::bf16 : DType::f32;
   options.store = options_.state_store;
   return options;
@@ -121,14 +119,14 @@ void ShardedModel::synchronize() {
 
 MemoryInputs ShardedModel::memory_inputs() const {
   const GradientReducerOptions reducer =
-      reducer_options(config_, policy_, options_.reduce_each_micro_batch);
+      reducer_options(settings_, options_.reduce_each_micro_batch);
   MemoryInputs inputs;
   inputs.shard_parameters = policy_.parameters;
   inputs.shard_accumulators = reducer.shard_accumulators;
   inputs.reduce_each_micro_batch = reducer.reduce_each_micro_batch;
   inputs.slots_needed = reducer.slots_needed;
   inputs.all_reduces_copies = all_reduces_copies(reducer, layout_->shards());
-  inputs.parameter_dtype = dtype_;
+  inputs.parameter_dtype = dtype();
   inputs.accumulation_dtype = reducer.accumulation_dtype;
   inputs.secondary_ranks = groups_.secondary ? groups_.secondary->size() : 1;
   inputs.ranks = mesh_.world().size();
@@ -150,24 +148,21 @@ MemoryEstimate ShardedModel::static_memory() const {
 MemoryEstimate ShardedModel::memory_estimate(std::int64_t activation_bytes) const {
   MemoryEstimate estimate = static_memory();
   estimate[Tier::device][Category::gathered_parameters] =
-      training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype_));
+      training_plan_.arena_elements * static_cast<std::int64_t>(size_of(dtype()));
   estimate[Tier::device][Category::activations] = activation_bytes;
   return estimate;
 }
 
 FetchOptions ShardedModel::fetch_options(std::int64_t activation_bytes) const {
-  const ZeroConfig& zero = config_.zero_optimization;
   FetchOptions options;
-  options.prefetch_elements = zero.allgather_sequential
-                                  ? std::min<std::int64_t>(1, zero.prefetch_bucket_size)
-                                  : zero.prefetch_bucket_size;
-  options.max_live_elements = zero.max_live_parameters;
-  options.max_reuse_distance = zero.max_reuse_distance;
+  options.prefetch_elements = settings_.sharding.prefetch;
+  options.max_live_elements = settings_.sharding.max_live;
+  options.max_reuse_distance = settings_.sharding.max_reuse_distance;
   const std::int64_t budget = device_.memory().budget();
   if (budget != TrackingResource::kUnlimited) {
     const std::int64_t rest = budget - static_memory().total() - activation_bytes;
     options.budget_elements =
-        std::max<std::int64_t>(0, rest) / static_cast<std::int64_t>(size_of(dtype_));
+        std::max<std::int64_t>(0, rest) / static_cast<std::int64_t>(size_of(dtype()));
   }
   return options;
 }
@@ -239,12 +234,13 @@ double ShardedModel::loss_seed(int micro_batches) const {
 
 std::string ShardedModel::precision_line() const {
   const GradientReducerOptions reducer =
-      reducer_options(config_, policy_, options_.reduce_each_micro_batch);
-  return concat("precision: parameters ", name_of(dtype_), ", gradients ",
+      reducer_options(settings_, options_.reduce_each_micro_batch);
+  return concat("precision: parameters ", name_of(dtype()), ", gradients ",
                 name_of(reducer.gradient_dtype), ", accumulation ",
                 name_of(reducer.accumulation_dtype), ", communication ",
-                name_of(communication_dtype(config_)), ", masters ", name_of(master_dtype(config_)),
-                ", moments ", name_of(setup_.bf16_states() ? DType::bf16 : DType::f32));
+                name_of(settings_.precision.communication), ", masters ",
+                name_of(settings_.precision.masters), ", moments ",
+                name_of(setup_.bf16_states() ? DType::bf16 : DType::f32));
 }
 
 }  // namespace zero3d

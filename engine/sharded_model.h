@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
-#include "zero3d/engine/config/config.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/optimizer_setup.h"
@@ -30,14 +29,15 @@
 #include "zero3d/engine/run_state.h"
 #include "zero3d/engine/schedule.h"
 #include "zero3d/engine/step_times.h"
+#include "zero3d/engine/train_settings.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
 #include "zero3d/engine/zero/parameter_store.h"
-#include "zero3d/engine/zero/policy.h"
 #include "zero3d/engine/zero/sharded_optimizer.h"
 #include "zero3d/engine/zero/step_report.h"
+#include "zero3d/optim/loss_scaler.h"
 #include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
@@ -70,7 +70,7 @@ struct StepOutcome {
 class ShardedModel final : public ParameterAccess {
  public:
   /// `blocks[b]`: the parameters block b uses. Collective. The referred objects must outlive this.
-  ShardedModel(const Config& config, const std::vector<std::vector<ParameterSpec>>& blocks,
+  ShardedModel(const TrainSettings& settings, const std::vector<std::vector<ParameterSpec>>& blocks,
                const Mesh& mesh, Device& device, const ShardedModelOptions& options = {});
   ~ShardedModel() override;
 
@@ -80,7 +80,7 @@ class ShardedModel final : public ParameterAccess {
   void synchronize();
   Device& device() { return device_; }
   const ParamLayout& layout() const { return *layout_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return settings_.precision.parameters; }
   int rank() const { return mesh_.world().rank(); }
   /// Backward need not go below backward_down_to: no trainable parameter is there. It is the number
   /// of blocks when all are frozen.
@@ -149,18 +149,16 @@ class ShardedModel final : public ParameterAccess {
   MemoryInputs memory_inputs() const;
   MemoryEstimate static_memory() const;
   FetchOptions fetch_options(std::int64_t activation_bytes) const;
-  bool skips_non_finite() const;
   StepOutcome decide(const UpdateInputs& inputs, int micro_batches);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
   ShardedOptimizerOptions optimizer_options() const;
 
-  const Config& config_;
+  const TrainSettings settings_;
   Device& device_;
   const Mesh& mesh_;
   ShardedModelOptions options_;
-  DType dtype_;
-  ShardingPolicy policy_;
+  const ShardingPolicy policy_;
   OptimizerSetup setup_;
   LossScaler scaler_;
   RunState state_;

@@ -30,7 +30,7 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
   for (int unit = 0; unit < layout_->unit_count(); ++unit) {
     const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];
     if (parameters.empty()) continue;
-    Tensor copy(device_.memory(Tier::pinned), kNoStream, dtype_, Shape{layout_->unit(unit).padded},
+    Tensor copy(device_.memory(Tier::pinned), kNoStream, dtype(), Shape{layout_->unit(unit).padded},
                 Category::gathered_parameters);
     store_->with_whole(
         unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });

@@ -10,13 +10,6 @@
 
 namespace zero3d {
 
-/// bf16.check_grad_overflow false lets non-finite gradients into the weights at ZeRO stages 1 and
-/// 2, as DeepSpeed does.
-bool ShardedModel::skips_non_finite() const {
-  const int stage = config_.zero_optimization.stage;
-  return !(config_.bf16.enabled && !config_.bf16.check_grad_overflow && (stage == 1 || stage == 2));
-}
-
 StepOutcome ShardedModel::step(int micro_batches) {
   times_.mark(*compute_, StepPhase::reduce);
   reducer_->finish(*compute_);
@@ -40,17 +33,17 @@ StepOutcome ShardedModel::decide(const UpdateInputs& inputs, int micro_batches) 
     reducer_->refresh_square_sums(*compute_);
     report = reporter_->exchange(*compute_, reducer_->square_sums(), micro_batches);
   }
-  if (!config_.zero_optimization.compute_grad_norm)
+  if (!settings_.gradients.take_norm)
     report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   outcome.gradient_norm = report.gradient_norm / outcome.loss_scale;
-  outcome.applied = report.finite || !skips_non_finite();
+  outcome.applied = report.finite || !settings_.gradients.skip_non_finite;
   scaler_.update(state_.scaler, !outcome.applied);
   ++state_.steps;
   if (!outcome.applied) {
     skip(report, outcome);
   } else {
     state_.consecutive_skips = 0;
-    outcome.clip_factor = clip_coefficient(outcome.gradient_norm, config_.gradient_clipping);
+    outcome.clip_factor = clip_coefficient(outcome.gradient_norm, settings_.gradients.max_norm);
   }
   return outcome;
 }
@@ -58,7 +51,7 @@ StepOutcome ShardedModel::decide(const UpdateInputs& inputs, int micro_batches) 
 void ShardedModel::update(UpdateInputs inputs, const StepOutcome& outcome) {
   times_.mark(*compute_, StepPhase::optimizer);
   inputs.gradient_factor =
-      gradient_factor(outcome.gradient_norm, config_.gradient_clipping, outcome.loss_scale);
+      gradient_factor(outcome.gradient_norm, settings_.gradients.max_norm, outcome.loss_scale);
   ++state_.optimizer_steps;
   ++state_.schedule_steps;
   optimizer_->update(inputs);

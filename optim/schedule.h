@@ -32,6 +32,11 @@ inline std::int64_t applied_updates(std::int64_t last_batch_iteration) {
   return last_batch_iteration + 1;
 }
 
+struct ScheduleChoice {
+  std::string type;  ///< "WarmupLR"; see make_schedule.
+  ParameterMap params;
+};
+
 /// Schedules of the configuration: WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest, OneCycle
 /// (exact case), with DeepSpeed's parameters, defaults and formulas; and of our own: constant,
 /// constant_with_warmup, linear and cosine (warmup_num_steps, total_num_steps, min_ratio), as the

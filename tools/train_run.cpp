@@ -13,6 +13,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/data/sampler.h"
+#include "zero3d/engine/config/to_settings.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"
@@ -91,7 +92,7 @@ class RankRun {
     engine.sequence_length = plan.sequence_length;
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
-    engine_ = std::make_unique<Engine>(config_, *module_, mesh_, *device_, engine);
+    engine_ = std::make_unique<Engine>(train_settings(config_), *module_, mesh_, *device_, engine);
     memory_ =
         engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan.sequence_length);
     memory_.require_within(plan.device_memory, plan.host_memory);

@@ -207,13 +207,14 @@ class Planner {
   void report_clipped() {
     if (budget_stopped_prefetch_) {
       plan_.clipped.push_back(
-          concat("stage3_prefetch_bucket_size ", format_count(options_.prefetch_elements),
-                 " is clipped to what the device memory leaves for gathered parameters"));
+          concat("the prefetch bucket of ", format_count(options_.prefetch_elements),
+                 " elements is clipped to what the device memory leaves for gathered parameters"));
     }
     if (budget_stopped_reuse_) {
-      plan_.clipped.push_back(concat(
-          "stage3_max_reuse_distance ", format_count(options_.max_reuse_distance),
-          " is clipped: the device memory cannot keep parameters until they are used again"));
+      plan_.clipped.push_back(concat("the reuse distance of ",
+                                     format_count(options_.max_reuse_distance),
+                                     " elements is clipped: the device memory cannot keep "
+                                     "parameters until they are used again"));
     }
   }
 
@@ -247,9 +248,8 @@ FetchPlan plan_fetches(const ParamLayout& layout, std::span<const Op> ops,
   std::optional<FetchPlan> plan = planner.run();
   if (!plan) planner.throw_no_room();
   plan->clipped.push_back(
-      "stage3_prefetch_bucket_size and stage3_max_reuse_distance are clipped to 0: the device "
-      "memory holds the parameters of "
-      "one block at a time");
+      "the prefetch bucket and the reuse distance are clipped to 0: the device memory holds the "
+      "parameters of one block at a time");
   return *std::move(plan);
 }
 

@@ -14,13 +14,11 @@
 namespace zero3d {
 
 struct FetchOptions {
-  /// stage3_prefetch_bucket_size: gathered ahead of their use at any time; the last unit may
-  /// overshoot. 0: no prefetch.
+  /// Gathered ahead of their use at any time; the last unit may overshoot. 0: no prefetch.
   std::int64_t prefetch_elements = 0;
-  /// stage3_max_live_parameters: above it nothing is prefetched or kept for reuse.
+  /// Above it nothing is prefetched or kept for reuse.
   std::int64_t max_live_elements = 0;
-  /// stage3_max_reuse_distance: a unit is kept if fewer elements than this are used before it is
-  /// used again.
+  /// A unit is kept if fewer elements than this are used before it is used again.
   std::int64_t max_reuse_distance = 0;
   std::int64_t budget_elements = INT64_MAX;  ///< Hard limit of the arena that holds gathered units.
 };

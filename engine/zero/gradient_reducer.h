@@ -33,8 +33,8 @@ struct GradientReducerOptions {
   bool mean = true;               ///< Divide by the number of data-parallel ranks.
   bool prescale = false;          ///< Divide before the sum instead of after it.
   double predivide_factor = 1.0;  ///< Divide by this before the sum, by the rest after it.
-  std::optional<DType> wire;  ///< communication_data_type, when it is not what is summed anyway.
-  bool square_sums = true;    ///< Take the block sums of the norm.
+  std::optional<DType> wire;      ///< Dtype that travels, when it is not what is summed anyway.
+  bool square_sums = true;        ///< Take the block sums of the norm.
 };
 
 /// Whether reduce_scatter false needs fp32 copies of 16-bit buckets.

@@ -22,7 +22,7 @@
 namespace zero3d {
 
 struct ShardedOptimizerOptions {
-  std::int64_t tile_elements = 1'000'000'000;  ///< sub_group_size; 0: one unit a tile.
+  std::int64_t tile_elements = 1'000'000'000;  ///< 0: one unit a tile.
   DType parameter_dtype = DType::f32;
   DType master_dtype = DType::f32;  ///< A master is kept where this is another dtype.
   DType moment_dtype = DType::f32;  ///< Of the states that may be 16-bit.

@@ -1,6 +1,6 @@
 // Trains the model of next_byte.h on two data-parallel ranks with ZeRO stage 3.
 #include <zero3d/engine/config/load.h>
-#include <zero3d/engine/engine.h>
+#include <zero3d/engine/config/to_settings.h>
 #include <zero3d/parallel/comm/thread_communicator.h>
 
 #include <cstdio>

@@ -2,6 +2,7 @@
 // zero3d: parameters sharded over the ranks, gathered just before a layer uses them, gradients
 // reduced while backward goes on, one optimizer step. Learns z = sin(3x) * cos(2y) on two ranks.
 #include <zero3d/engine/config/load.h>
+#include <zero3d/engine/config/to_settings.h>
 #include <zero3d/engine/sharded_model.h>
 #include <zero3d/parallel/comm/thread_communicator.h>
 
@@ -109,7 +110,7 @@ double train(zero3d::Communicator& world) {
   device_options.rank = world.rank();
   const auto device = zero3d::make_cpu_device(device_options);
   const zero3d::Mesh mesh(world);
-  zero3d::ShardedModel model(loaded.config, parameters(), mesh, *device);
+  zero3d::ShardedModel model(zero3d::train_settings(loaded.config), parameters(), mesh, *device);
   zero3d::Tensor loss(device->memory(), zero3d::kNoStream, zero3d::DType::f32, {2},
                       zero3d::Category::activations);
 

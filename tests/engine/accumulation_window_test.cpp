@@ -46,8 +46,8 @@ constexpr Sequence kSequences[] = {
      R"(forward = 0; backward; forward = 1; backward; step; forward = 2 last; backward;
         step = 3 of 30; start? = yes)"},
     {"left to the caller", 2, false,
-     R"(boundary ! managed_gradient_accumulation is false;
-        no boundary ! managed_gradient_accumulation is false; boundary? = yes; forward = 0;
+     R"(boundary ! accumulation is not managed;
+        no boundary ! accumulation is not managed; boundary? = yes; forward = 0;
         backward; forward = 1; backward; forward = 2;
         step ! step() between forward() and its backward(); backward; start? = no;
         step = 3 of 30; start? = yes; step ! step() without a backward(); forward = 0; backward;

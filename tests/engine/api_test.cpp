@@ -151,11 +151,7 @@ TEST(Calls, OutOfOrderAreErrorsThatSayWhatToDo) {
       }
       expect_error([&] { engine.forward(view); }, "call step() first");
       engine.step();
-      expect_error(
-          [&] {
-            engine.train_batch({&view, 1});
-          },
-          "takes gradient_accumulation_steps = 3");
+      expect_error([&] { engine.train_batch({&view, 1}); }, "takes the 3 micro-batches of a step");
       train_batches(engine, rank, 1);
       EXPECT_EQ(engine.global_steps(), 2);
     };
@@ -261,7 +257,7 @@ TEST(Boundary, UnmanagedEveryStepIsOne) {
     RunOptions options = nano();
     options.body = [](Engine& engine, Module&, int rank) {
       expect_error([&] { engine.set_gradient_accumulation_boundary(true); },
-                   "managed_gradient_accumulation is false");
+                   "accumulation is not managed");
       for (int step = 0; step < 3; ++step) {
         for (int micro = 0; micro < kAccumulation; ++micro) {
           const TokenBatch batch = batch_at(rank, step, micro);

@@ -92,7 +92,7 @@ TEST(Faults, ARankThatThrowsEndsAllWithItsCause) {
                             Place::forward_on_stream, Place::backward_on_stream}) {
     for (int stage = 0; stage <= 3; ++stage) {
       SCOPED_TRACE(concat("place ", static_cast<int>(place), ", stage ", stage));
-      const Config config = config_of(json_of(stage, 2), 3);
+      const TrainSettings settings = settings_of(json_of(stage, 2), 3);
       const LogCapture quiet;
       const std::vector<Ending> endings = endings_of(3, [&](Communicator& world) {
         int step = 0;
@@ -101,7 +101,7 @@ TEST(Faults, ARankThatThrowsEndsAllWithItsCause) {
         options.rank = world.rank();
         const auto device = make_cpu_device(options);
         const Mesh mesh(world);
-        Engine engine(config, module, mesh, *device);
+        Engine engine(settings, module, mesh, *device);
         const TokenBatch batch(2, 1);
         const std::vector<MicroBatch> window(2, batch.view());
         for (; step < 4; ++step) engine.train_batch(window);
@@ -116,7 +116,7 @@ TEST(Faults, ARankThatThrowsEndsAllWithItsCause) {
 
 TEST(Faults, ARankReportsItsOwnFailureThoughItsGroupsEndedFirst) {
   for (int stage = 0; stage <= 3; ++stage) {
-    const Config config = config_of(json_of(stage), 2);
+    const TrainSettings settings = settings_of(json_of(stage), 2);
     const LogCapture quiet;
     std::promise<void> other_ended;
     const std::shared_future<void> ended = other_ended.get_future().share();
@@ -132,7 +132,7 @@ TEST(Faults, ARankReportsItsOwnFailureThoughItsGroupsEndedFirst) {
       const ProbeModule module(std::move(blocks));
       const auto device = make_cpu_device({});
       const Mesh mesh(world);
-      Engine engine(config, module, mesh, *device);
+      Engine engine(settings, module, mesh, *device);
       const TokenBatch batch(2, 1);
       const MicroBatch view = batch.view();
       try {
@@ -149,12 +149,12 @@ TEST(Faults, ARankReportsItsOwnFailureThoughItsGroupsEndedFirst) {
 
 TEST(Faults, ConfigurationsThatDifferAreRefusedOnEveryRank) {
   const std::vector<Ending> endings = endings_of(3, [](Communicator& world) {
-    const Config config =
-        config_of(json_of(2, 1, "", world.rank() == 2 ? R"("reduce_bucket_size": 7)" : ""), 3);
+    const TrainSettings settings =
+        settings_of(json_of(2, 1, "", world.rank() == 2 ? R"("reduce_bucket_size": 7)" : ""), 3);
     const auto module = build_model(nano_gpt2(true));
     const auto device = make_cpu_device({});
     const Mesh mesh(world);
-    Engine engine(config, *module, mesh, *device);
+    Engine engine(settings, *module, mesh, *device);
   });
   expect_all_end(endings, "rank 2 has another configuration than rank 0");
 }
@@ -162,11 +162,11 @@ TEST(Faults, ConfigurationsThatDifferAreRefusedOnEveryRank) {
 TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
   for (int stage = 0; stage <= 3; ++stage) {
     const std::vector<Ending> endings = endings_of(2, [&](Communicator& world) {
-      const Config config = config_of(json_of(stage), 2);
+      const TrainSettings settings = settings_of(json_of(stage), 2);
       const auto module = build_model(nano_gpt2(world.rank() == 0));
       const auto device = make_cpu_device({});
       const Mesh mesh(world);
-      Engine engine(config, *module, mesh, *device);
+      Engine engine(settings, *module, mesh, *device);
     });
     expect_all_end(endings, "rank 1 has another model than rank 0");
   }
@@ -174,7 +174,7 @@ TEST(Faults, ModelsThatDifferAreRefusedOnEveryRank) {
 
 TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
   for (int stage = 0; stage <= 3; ++stage) {
-    const Config config = config_of(json_of(stage), 2);
+    const TrainSettings settings = settings_of(json_of(stage), 2);
     const auto train = [&](std::int64_t budget, MemoryEstimate* estimate) {
       return endings_of(2, [&, budget, estimate](Communicator& world) {
         const auto module = build_model(nano_gpt2(true));
@@ -183,7 +183,7 @@ TEST(Faults, AnImpossibleBudgetNamesWhatIsNeeded) {
         options.budget_bytes = budget;
         const auto device = make_cpu_device(options);
         const Mesh mesh(world);
-        Engine engine(config, *module, mesh, *device);
+        Engine engine(settings, *module, mesh, *device);
         const TokenBatch batch = nano_batch({world.rank(), 0, 0}, 2, 1, 2);
         const MicroBatch view = batch.view();
         engine.train_batch({&view, 1});
@@ -292,11 +292,11 @@ class OneBlock final : public Module {
 TEST(Faults, AModuleWithoutALossOrWithoutBlocksIsRefused) {
   for (const bool empty : {true, false}) {
     const std::vector<Ending> endings = endings_of(2, [&](Communicator& world) {
-      const Config config = config_of(json_of(1), 2);
+      const TrainSettings settings = settings_of(json_of(1), 2);
       const OneBlock module(empty ? nullptr : std::make_unique<OddBlock>(Shape{3}));
       const auto device = make_cpu_device({});
       const Mesh mesh(world);
-      Engine engine(config, module, mesh, *device);
+      Engine engine(settings, module, mesh, *device);
       const TokenBatch batch(2, 1);
       const MicroBatch view = batch.view();
       engine.train_batch({&view, 1});

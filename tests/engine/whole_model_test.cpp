@@ -97,7 +97,7 @@ TEST(Save16BitModel, Stage3WithoutTheKeySaysSoAndSavesNothing) {
   };
   run_engine(json_of(3), options);
   EXPECT_FALSE(std::filesystem::exists(folder.file("out")));
-  EXPECT_FALSE(log.with("stage3_gather_16bit_weights_on_model_save").empty());
+  EXPECT_FALSE(log.with("gathering 16-bit weights on model save is off").empty());
 }
 
 }  // namespace

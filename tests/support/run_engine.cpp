@@ -7,6 +7,7 @@
 
 #include "zero3d/core/text.h"
 #include "zero3d/engine/config/load.h"
+#include "zero3d/engine/config/to_settings.h"
 #include "zero3d/parallel/comm/forwarding.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
@@ -132,9 +133,9 @@ struct Shared {
 
 class RankRun {
  public:
-  RankRun(const Config& config, const RunOptions& options, Communicator& communicator,
+  RankRun(const TrainSettings& settings, const RunOptions& options, Communicator& communicator,
           Shared& shared)
-      : config_(config), options_(options), rank_(communicator.rank()), shared_(shared) {
+      : settings_(settings), options_(options), rank_(communicator.rank()), shared_(shared) {
     std::unique_ptr<Communicator> world = std::make_unique<Borrowed>(communicator);
     if (options.wrap) world = options.wrap(std::move(world));
     world_ = make_counting(std::move(world), counter_);
@@ -146,7 +147,7 @@ class RankRun {
     device.jitter_seed = options.jitter_seed == 0 ? 0 : options.jitter_seed + rank_;
     device_ = make_cpu_device(device);
     module_ = options.make_module(rank_);
-    engine_ = std::make_unique<Engine>(config, *module_, *mesh_, *device_, options.engine);
+    engine_ = std::make_unique<Engine>(settings, *module_, *mesh_, *device_, options.engine);
   }
 
   void run() {
@@ -175,7 +176,7 @@ class RankRun {
 
   void train(int step) {
     const CommVolume before = counter_.volume();
-    for (int micro = 0; micro < config_.gradient_accumulation_steps; ++micro) {
+    for (int micro = 0; micro < settings_.accumulation; ++micro) {
       const Moment moment{rank_, step, micro};
       if (options_.before_forward) options_.before_forward(*module_, moment);
       const TokenBatch batch = options_.batch(moment);
@@ -211,7 +212,7 @@ class RankRun {
     }
   }
 
-  const Config& config_;
+  const TrainSettings& settings_;
   const RunOptions& options_;
   const int rank_;
   Shared& shared_;
@@ -265,12 +266,12 @@ void agree(const Shared& shared) {
 
 }  // namespace
 
-Config config_of(const std::string& json, int ranks) {
+TrainSettings settings_of(const std::string& json, int ranks) {
   LoadOptions options;
   options.ranks = ranks;
   LoadResult loaded = load_config_text(json, "test config", options);
   loaded.require_ok();
-  return loaded.config;
+  return train_settings(loaded.config);
 }
 
 TokenBatch::TokenBatch(std::int64_t rows, std::int64_t sequence, std::int32_t fill)
@@ -294,7 +295,7 @@ std::vector<float> ParameterState::floats(const std::vector<std::byte>& bytes) {
 }
 
 RunResult run_engine(const std::string& json, const RunOptions& options) {
-  const Config config = config_of(json, options.ranks);
+  const TrainSettings settings = settings_of(json, options.ranks);
   const auto ranks = static_cast<std::size_t>(options.ranks);
   Shared shared;
   shared.steps.resize(ranks);
@@ -305,7 +306,7 @@ RunResult run_engine(const std::string& json, const RunOptions& options) {
   ThreadCommOptions comm;
   comm.timeout = options.timeout;
   run_ranks(
-      options.ranks, [&](Communicator& world) { RankRun(config, options, world, shared).run(); },
+      options.ranks, [&](Communicator& world) { RankRun(settings, options, world, shared).run(); },
       comm);
   agree(shared);
   shared.result.steps = shared.steps[0];

@@ -27,8 +27,8 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-/// Loads JSON text for `ranks` ranks; throws what the loader finds.
-Config config_of(const std::string& json, int ranks);
+/// Of JSON text loaded for `ranks` ranks; throws what the loader finds.
+TrainSettings settings_of(const std::string& json, int ranks);
 
 /// Tokens of a batch in host memory.
 class TokenBatch {

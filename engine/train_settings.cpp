@@ -1,0 +1,107 @@
+#include "zero3d/engine/train_settings.h"
+
+#include <iomanip>
+#include <sstream>
+#include <variant>
+
+namespace zero3d {
+namespace {
+
+class Description {
+ public:
+  Description() { out_ << std::setprecision(17); }
+
+  template <typename T>
+  void add(std::string_view name, const T& value) {
+    out_ << (out_.tellp() > 0 ? "; " : "") << name << " " << value;
+  }
+  void add(std::string_view name, DType value) { add(name, name_of(value)); }
+  void add(std::string_view name, const ParameterMap& parameters) {
+    for (const auto& [key, value] : parameters) {
+      add(name, key);
+      std::visit([&](const auto& held) { put(held); }, value);
+    }
+  }
+  std::string text() const { return out_.str(); }
+
+ private:
+  void put(std::monostate) { out_ << " null"; }
+  void put(const std::vector<double>& list) {
+    for (const double number : list) put(number);
+  }
+  template <typename T>
+  void put(const T& value) {
+    out_ << " " << value;
+  }
+
+  std::ostringstream out_;
+};
+
+void add(Description& out, const ShardingSettings& sharding) {
+  out.add("sharded optimizer state", sharding.what.optimizer_state);
+  out.add("sharded gradients", sharding.what.gradients);
+  out.add("sharded parameters", sharding.what.parameters);
+  out.add("ranks of a shard group", sharding.ranks);
+  out.add("ranks of a secondary partition", sharding.secondary_ranks);
+  out.add("gather bucket", sharding.gather_bucket);
+  out.add("prefetch", sharding.prefetch);
+  out.add("live parameters", sharding.max_live);
+  out.add("reuse distance", sharding.max_reuse_distance);
+  out.add("persistent parameter", sharding.persistent_parameter);
+  out.add("persistent total", sharding.persistent_total);
+  out.add("gather to save", sharding.gather_to_save);
+}
+
+void add(Description& out, const GradientSettings& gradients) {
+  out.add("mean of gradients", gradients.mean);
+  out.add("prescale", gradients.prescale);
+  out.add("predivide factor", gradients.predivide_factor);
+  out.add("reduce bucket", gradients.reduce_bucket);
+  out.add("overlapped reduction", gradients.overlap_reduction);
+  out.add("reduce-scatter", gradients.reduce_scatter);
+  out.add("gradient clipping", gradients.max_norm);
+  out.add("gradient norm", gradients.take_norm);
+  out.add("skip non-finite", gradients.skip_non_finite);
+}
+
+void add(Description& out, const PrecisionSettings& precision) {
+  out.add("parameters in", precision.parameters);
+  out.add("accumulation in", precision.accumulation);
+  out.add("communication in", precision.communication);
+  out.add("masters in", precision.masters);
+  if (!precision.loss_scale) return;
+  const LossScalerOptions& scale = *precision.loss_scale;
+  out.add("loss scale", scale.static_scale);
+  out.add("initial scale power", scale.initial_scale_power);
+  out.add("loss scale window", scale.window);
+  out.add("hysteresis", scale.hysteresis);
+  out.add("consecutive hysteresis", scale.consecutive_hysteresis);
+  out.add("smallest loss scale", scale.min_scale);
+  out.add("no error at the smallest scale", scale.stage0);
+}
+
+}  // namespace
+
+std::string describe(const TrainSettings& settings) {
+  Description out;
+  out.add("micro-batch", settings.micro_batch);
+  out.add("accumulation", settings.accumulation);
+  out.add("managed accumulation", settings.managed_accumulation);
+  out.add("tensor parallel degree", settings.tp);
+  out.add("pipeline stages", settings.pp);
+  out.add("sequence parallel degree", settings.sp);
+  add(out, settings.sharding);
+  add(out, settings.gradients);
+  add(out, settings.precision);
+  out.add("optimizer", settings.optimizer.type);
+  out.add("optimizer", settings.optimizer.params);
+  out.add("offloaded optimizer", settings.optimizer.offloaded);
+  out.add("bf16 states", settings.optimizer.bf16_states);
+  out.add("schedule", settings.schedule.type);
+  out.add("schedule", settings.schedule.params);
+  out.add("optimizer tile", settings.optimizer_tile);
+  out.add("steps between progress lines", settings.log_every);
+  return out.text();
+}
+
+}  // namespace zero3d
