@@ -151,8 +151,7 @@ class Engine {
       model_;  ///< Last, so that it goes first: its streams end their work before the rest is gone.
 };
 
-/// As DeepSpeed's initialize: makes the mesh, a CPU device of `threads` threads for this rank and
-/// an engine on it.
+/// Makes the mesh, a CPU device of `threads` threads for this rank and an engine on it.
 class TrainingSession {
  public:
   TrainingSession(std::unique_ptr<Mesh> mesh, std::unique_ptr<Device> device,

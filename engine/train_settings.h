@@ -1,5 +1,5 @@
 // What a training run is to do, as plain data: all that the engine knows about a run. A trainer
-// fills in what differs from the defaults; train_settings() of ds_config makes one from a file.
+// fills in what differs from the defaults; the layer ds_config makes one from a file.
 // Sizes count elements.
 #pragma once
 

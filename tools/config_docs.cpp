@@ -2,7 +2,7 @@
 #include <iostream>
 
 #include "command.h"
-#include "zero3d/engine/config/docs.h"
+#include "zero3d/ds_config/docs.h"
 
 namespace zero3d::tools {
 

@@ -1,6 +1,6 @@
 #include "config_options.h"
 
-#include "zero3d/engine/config/model_size.h"
+#include "zero3d/ds_config/model_size.h"
 
 namespace zero3d::tools {
 namespace {

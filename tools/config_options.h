@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "zero3d/engine/config/load.h"
+#include "zero3d/ds_config/load.h"
 
 namespace zero3d::tools {
 

@@ -11,7 +11,7 @@
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
-#include "zero3d/engine/config/trainable.h"
+#include "zero3d/ds_config/trainable.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
 

@@ -9,7 +9,7 @@
 #include "cpu_binding.h"
 #include "train_options.h"
 #include "zero3d/data/dataset.h"
-#include "zero3d/engine/config/load.h"
+#include "zero3d/ds_config/load.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/models/model_config.h"
 

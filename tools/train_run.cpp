@@ -13,7 +13,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/data/sampler.h"
-#include "zero3d/engine/config/to_settings.h"
+#include "zero3d/ds_config/settings.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"

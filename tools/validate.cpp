@@ -9,8 +9,8 @@
 #include "command.h"
 #include "config_options.h"
 #include "zero3d/core/text.h"
-#include "zero3d/engine/config/load.h"
-#include "zero3d/engine/config/trainable.h"
+#include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/trainable.h"
 
 namespace zero3d::tools {
 

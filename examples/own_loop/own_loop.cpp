@@ -1,23 +1,14 @@
 // A trainer that keeps its own forward and backward (network.h) and takes only the lower level of
 // zero3d: parameters sharded over the ranks, gathered just before a layer uses them, gradients
 // reduced while backward goes on, one optimizer step. Learns z = sin(3x) * cos(2y) on two ranks.
-#include <zero3d/engine/config/load.h>
-#include <zero3d/engine/config/to_settings.h>
 #include <zero3d/engine/sharded_model.h>
 #include <zero3d/parallel/comm/thread_communicator.h>
 
 #include <cstdio>
 #include <string>
-#include <string_view>
 
 #include "network.h"
 
-constexpr std::string_view kConfig = R"({
-  "train_micro_batch_size_per_gpu": 64,
-  "gradient_clipping": 1.0,
-  "optimizer": {"type": "Adam", "params": {"lr": 0.01}},
-  "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}
-})";
 constexpr int kWidths[] = {2, 32, 32, 1};
 constexpr int kLayers = 3, kRanks = 2, kSteps = 400, kRows = 64;
 
@@ -102,15 +93,17 @@ void forward_and_backward(zero3d::ShardedModel& model, const Array& points, cons
 }
 
 double train(zero3d::Communicator& world) {
-  zero3d::LoadOptions options;
-  options.ranks = world.size();
-  const auto loaded = zero3d::load_config_text(kConfig, "own_loop", options);
-  loaded.require_ok();
+  zero3d::TrainSettings settings;
+  settings.micro_batch = kRows;
+  settings.gradients.max_norm = 1;
+  settings.optimizer = {.type = "Adam", .params = {{"lr", 0.01}}};
+  settings.sharding.what = zero3d::sharding_policy(3);
+  settings.sharding.persistent_parameter = 0;
   zero3d::CpuDeviceOptions device_options;
   device_options.rank = world.rank();
   const auto device = zero3d::make_cpu_device(device_options);
   const zero3d::Mesh mesh(world);
-  zero3d::ShardedModel model(zero3d::train_settings(loaded.config), parameters(), mesh, *device);
+  zero3d::ShardedModel model(settings, parameters(), mesh, *device);
   zero3d::Tensor loss(device->memory(), zero3d::kNoStream, zero3d::DType::f32, {2},
                       zero3d::Category::activations);
 

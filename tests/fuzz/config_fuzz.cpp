@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "zero3d/core/error.h"
-#include "zero3d/engine/config/load.h"
-#include "zero3d/engine/config/trainable.h"
+#include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/trainable.h"
 #include "zero3d/formats/hjson.h"
 
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "zero3d/core/text.h"
-#include "zero3d/engine/config/load.h"
-#include "zero3d/engine/config/to_settings.h"
+#include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/settings.h"
 #include "zero3d/parallel/comm/forwarding.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 

@@ -1,0 +1,251 @@
+#include "zero3d/ds_config/load.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/ds_config/auto_values.h"
+#include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/rules.h"
+#include "zero3d/formats/hjson.h"
+#include "zero3d/formats/input_file.h"
+
+namespace zero3d {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Above this a file is no configuration.
+constexpr std::uint64_t kMaxBytes = 1u << 20;
+
+LoadResult failed(std::string name, std::string message) {
+  LoadResult result;
+  result.name = std::move(name);
+  result.errors.push_back({"", std::move(message), {}});
+  return result;
+}
+
+/// "no such file confg.json (looked in /home/me); did you mean config.json?"
+std::string missing_file(const std::string& path) {
+  std::error_code ignored;
+  const fs::path wanted(path);
+  const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
+  std::string message =
+      concat("no such file ", path, " (looked in ",
+             wanted.is_absolute() ? folder.string() : fs::current_path(ignored).string(), ")");
+  std::vector<std::string> names;
+  for (auto entry = fs::directory_iterator(folder, ignored);
+       !ignored && entry != fs::directory_iterator() && names.size() < 1000;
+       entry.increment(ignored)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const std::string near =
+      nearest_name(wanted.filename().string(), candidates.data(), candidates.size());
+  if (!near.empty()) {
+    message +=
+        concat("; did you mean ", wanted.has_parent_path() ? (folder / near).string() : near, "?");
+  }
+  return message;
+}
+
+/// URL-safe base64, padding optional; nothing when `text` is anything else.
+std::optional<std::string> decode_base64(std::string_view text) {
+  while (!text.empty() && (text.back() == '=' || text.back() == '\n')) text.remove_suffix(1);
+  std::string out;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    std::uint32_t digit = 0;
+    if (c >= 'A' && c <= 'Z') {
+      digit = static_cast<std::uint32_t>(c - 'A');
+    } else if (c >= 'a' && c <= 'z') {
+      digit = static_cast<std::uint32_t>(c - 'a') + 26;
+    } else if (c >= '0' && c <= '9') {
+      digit = static_cast<std::uint32_t>(c - '0') + 52;
+    } else if (c == '-' || c == '+') {
+      digit = 62;
+    } else if (c == '_' || c == '/') {
+      digit = 63;
+    } else {
+      return std::nullopt;
+    }
+    bits = (bits << 6) | digit;
+    if (++count % 4 != 1)
+      out.push_back(static_cast<char>((bits >> (6 - 2 * ((count - 1) % 4))) & 255));
+  }
+  return out;
+}
+
+bool looks_like_object(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '{';
+}
+
+/// Sorts by place in the file; what has none stays in order at the end.
+void sort_by_place(std::vector<ConfigMessage>& messages) {
+  std::stable_sort(
+      messages.begin(), messages.end(), [](const ConfigMessage& a, const ConfigMessage& b) {
+        const auto key = [](const ConfigMessage& m) {
+          return std::pair(m.position.line == 0 ? INT32_MAX : m.position.line, m.position.column);
+        };
+        return key(a) < key(b);
+      });
+}
+
+void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) {
+  config::Reader reader(result);
+  reader.strict_top_level = options.strict;
+  config::replace_old_keys(reader, root);
+  Config& config = result.config;
+  config.degrees = config::resolve_degrees(reader, root, options);
+  const bool degrees_fit = result.errors.empty() || config.degrees.dp * config.degrees.tp *
+                                                            config.degrees.pp * config.degrees.sp ==
+                                                        options.ranks;
+  config::resolve_autos(reader, root, options.autos, config.degrees.dp);
+  const std::size_t before = result.errors.size();
+  reader.read_section(config::root_section(), root, &config, "");
+  if (options.tp) {
+    config.tensor_parallel.autotp_size = *options.tp;
+    reader.record("tensor_parallel.autotp_size", ValueSource::command_line, "--tp");
+  }
+  if (options.pp) {
+    config.pipeline.stages = *options.pp;
+    reader.record("pipeline.stages", ValueSource::command_line, "--pp");
+  }
+  config::finish_zero(reader, root, config);
+  config::finish_precision(reader, root, config);
+  const auto faulty = [&](std::string_view key) {
+    return std::any_of(result.errors.begin(), result.errors.end(), [&](const ConfigMessage& m) {
+      return m.path == key || m.message.find(concat(key, " (--")) != std::string::npos;
+    });
+  };
+  // A wrong value of the triple is reported already; the arithmetic would only add noise.
+  if (degrees_fit && !faulty("train_batch_size") && !faulty("train_micro_batch_size_per_gpu") &&
+      !faulty("gradient_accumulation_steps")) {
+    config::finish_batch(reader, root, config);
+  }
+  if (result.errors.size() == before) config::finish_rest(reader, root, config);
+  config::check_optimizer(reader, root, config);
+  config::check_scheduler(reader, root, config);
+}
+
+}  // namespace
+
+std::string_view name_of(ValueSource source) {
+  switch (source) {
+    case ValueSource::default_value:
+      return "default";
+    case ValueSource::file:
+      return "file";
+    case ValueSource::auto_value:
+      return "auto";
+    case ValueSource::command_line:
+      return "command line";
+    case ValueSource::derived:
+      return "derived";
+  }
+  return "";
+}
+
+bool LoadResult::stated(std::string_view path) const {
+  for (auto entry = provenance.lower_bound(std::string(path)); entry != provenance.end(); ++entry) {
+    const std::string& key = entry->first;
+    if (key.compare(0, path.size(), path) != 0) return false;
+    const bool inside = key.size() == path.size() || key[path.size()] == '.';
+    if (inside && entry->second.source != ValueSource::derived) return true;
+  }
+  return false;
+}
+
+void LoadResult::require_ok() const {
+  if (ok()) return;
+  if (errors.size() == 1) throw ConfigError("", show(errors.front()));
+  std::string message = concat(name, ": ", errors.size(), " errors");
+  for (const ConfigMessage& entry : errors) message += concat("\n", show(entry));
+  throw ConfigError("", message);
+}
+
+std::string LoadResult::describe(const ConfigMessage& entry) const {
+  std::string out = name;
+  if (entry.position.line > 0) {
+    out += concat(":", entry.position.line, ":", entry.position.column);
+  }
+  return concat(out, ": ", entry.path, entry.path.empty() ? "" : ": ", entry.message);
+}
+
+std::string LoadResult::show(const ConfigMessage& entry) const {
+  if (entry.position.line == 0) return describe(entry);
+  return locate(text, name, entry.position,
+                concat(entry.path, entry.path.empty() ? "" : ": ", entry.message));
+}
+
+LoadResult load_config_text(std::string_view text, std::string_view name,
+                            const LoadOptions& options) {
+  LoadResult result;
+  result.name = name;
+  result.text = text.substr(0, kMaxBytes);
+  if (options.ranks < 1) {
+    result.errors.push_back(
+        {"", concat("a run has at least 1 rank, found --ranks ", options.ranks), {}});
+    return result;
+  }
+  std::vector<HjsonProblem> duplicates;
+  JsonValue root;
+  try {
+    root = parse_hjson(text, name, duplicates, {.max_bytes = kMaxBytes});
+  } catch (const HjsonError& error) {
+    result.errors.push_back({"", error.problem(), error.position()});
+    return result;
+  }
+  for (const HjsonProblem& duplicate : duplicates) {
+    result.errors.push_back({duplicate.path, duplicate.message, duplicate.position});
+  }
+  if (!root.is_object()) {
+    result.errors.push_back({"$",
+                             concat("a configuration is an object { ... }, found ", root.excerpt()),
+                             root.position()});
+    return result;
+  }
+  read_tree(result, root, options);
+  sort_by_place(result.errors);
+  sort_by_place(result.warnings);
+  sort_by_place(result.train_errors);
+  return result;
+}
+
+LoadResult load_config_file(const std::string& path, const LoadOptions& options) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return failed(path, missing_file(path));
+  if (status.type() == fs::file_type::directory) {
+    return failed(path, concat("expected a file, found a folder"));
+  }
+  std::string text;
+  try {
+    text = InputFile(path).read_all(kMaxBytes);
+  } catch (const Error& problem) {
+    return failed(path, problem.what());
+  }
+  return load_config_text(text, path, options);
+}
+
+LoadResult load_config(std::string_view source, const LoadOptions& options) {
+  if (looks_like_object(source)) return load_config_text(source, "<config>", options);
+  std::error_code ignored;
+  const std::string path(source.substr(0, 4096));
+  if (!fs::exists(path, ignored)) {
+    const auto decoded = decode_base64(source);
+    if (decoded && looks_like_object(*decoded)) {
+      return load_config_text(*decoded, "<base64>", options);
+    }
+  }
+  return load_config_file(path, options);
+}
+
+}  // namespace zero3d

@@ -1,0 +1,200 @@
+#include "zero3d/ds_config/reader.h"
+
+#include <algorithm>
+
+#include "zero3d/core/text.h"
+#include "zero3d/ds_config/field.h"
+
+namespace zero3d::config {
+
+namespace {
+
+/// A hostile file must not turn into more messages than bytes.
+constexpr std::size_t kMaxMessages = 200;
+
+void append(std::vector<ConfigMessage>& list, std::string path, std::string message,
+            TextPosition position) {
+  if (list.size() < kMaxMessages) {
+    list.push_back({std::move(path), std::move(message), position});
+  } else if (list.size() == kMaxMessages) {
+    list.push_back({"", "and more of the same; mend these first", {}});
+  }
+}
+
+}  // namespace
+
+bool Range::contains(double value) const {
+  return (open_low ? value > low : value >= low) && (open_high ? value < high : value <= high);
+}
+
+std::string Range::text() const {
+  const bool has_low = std::isfinite(low);
+  const bool has_high = std::isfinite(high);
+  if (!has_low && !has_high) return {};
+  if (!has_high) return concat(open_low ? "> " : ">= ", low);
+  if (!has_low) return concat(open_high ? "< " : "<= ", high);
+  return open_low ? concat("strictly between ", low, " and ", high)
+                  : concat("from ", low, " to ", high);
+}
+
+std::string join_path(const std::string& path, std::string_view name) {
+  std::string result = path;
+  if (!result.empty()) result.push_back('.');
+  result.append(name);
+  return result;
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string_view>& candidates) {
+  if (name.size() > 80) return {};
+  const std::string near = nearest_name(name, candidates.data(), candidates.size());
+  return near.empty() ? std::string() : concat("did you mean \"", near, "\"?");
+}
+
+void Reader::error(std::string path, std::string message, TextPosition position) {
+  append(result_.errors, std::move(path), std::move(message), position);
+}
+
+void Reader::warning(std::string path, std::string message, TextPosition position) {
+  append(result_.warnings, std::move(path), std::move(message), position);
+}
+
+void Reader::train_error(std::string path, std::string message, TextPosition position) {
+  append(result_.train_errors, std::move(path), std::move(message), position);
+}
+
+void Reader::record(const std::string& path, const std::string& file_path, TextPosition position) {
+  const auto origin = origins_.find(file_path);
+  if (origin != origins_.end()) {
+    result_.provenance[path] = origin->second;
+    return;
+  }
+  std::string note = concat("line ", position.line);
+  if (file_path != path) note += concat(", as ", file_path);
+  result_.provenance[path] = {ValueSource::file, std::move(note)};
+}
+
+void Reader::record(const std::string& path, ValueSource source, std::string note) {
+  result_.provenance[path] = {source, std::move(note)};
+}
+
+void Reader::mark_origin(const std::string& file_path, ValueSource source, std::string note) {
+  origins_[file_path] = {source, std::move(note)};
+}
+
+void Reader::read_section(const Section& section, const JsonValue& value, void* object,
+                          const std::string& path) {
+  if (!value.is_object()) {
+    error(path,
+          concat("expected an object { ... }, found ", value.excerpt(),
+                 value.is_null() ? "; remove the key for the defaults" : ""),
+          value.position());
+    return;
+  }
+  std::vector<const Field*> seen;
+  for (const JsonMember& member : value.members()) {
+    const Field* field = section.find(member.name);
+    if (field == nullptr) {
+      unknown_key(section, member, path);
+      continue;
+    }
+    if (std::find(seen.begin(), seen.end(), field) != seen.end()) {
+      error(join_path(path, member.name),
+            concat("\"", field->name, "\" and \"", field->alias,
+                   "\" are two spellings of one key; keep one of them"),
+            member.name_position);
+      continue;
+    }
+    seen.push_back(field);
+    read_field(section, *field, member, object, path);
+  }
+}
+
+void Reader::read_field(const Section& section, const Field& field, const JsonMember& member,
+                        void* object, const std::string& path) {
+  const std::string file_path = join_path(path, member.name);
+  const std::string canonical = join_path(path, field.name);
+  const JsonValue& value = member.value;
+  if (value.is_auto() && !field.auto_is_value && field.auto_default) {
+    take_default(field, canonical, value);
+    return;
+  }
+  if (value.is_auto() && !field.auto_is_value && !field.checked && field.nested == nullptr) {
+    warning(file_path, "nothing fills this \"auto\"; its default is taken", value.position());
+    take_default(field, canonical, value);
+    return;
+  }
+  if (value.is_null() && !field.nullable && !section.strict && !field.checked &&
+      field.nested == nullptr) {
+    warning(file_path, "null has no meaning here; the default is taken", value.position());
+    return;
+  }
+  if (field.nested != nullptr && field.lenient_kind && !value.is_object()) {
+    train_error(file_path, concat("expected an object { ... }, found ", value.excerpt()),
+                value.position());
+    return;
+  }
+  if (field.nested != nullptr && value.is_null() && !field.nullable) {
+    error(file_path, "expected an object { ... }, found null; remove the key for the defaults",
+          value.position());
+    return;
+  }
+  field.read(*this, field, file_path, value, object);
+  if (field.nested == nullptr) record(canonical, file_path, value.position());
+}
+
+void Reader::take_default(const Field&, const std::string& path, const JsonValue&) {
+  record(path, ValueSource::auto_value, "\"auto\" is the default here");
+}
+
+void Reader::unknown_key(const Section& section, const JsonMember& member,
+                         const std::string& path) {
+  // Suggestions cost time; what will not be listed needs none.
+  if (result_.warnings.size() > kMaxMessages || result_.errors.size() > kMaxMessages) return;
+  const std::string file_path = join_path(path, member.name);
+  std::string hint = did_you_mean(member.name, section.spellings());
+  const Section& root = root_section();
+  const auto elsewhere = [&](const Section& other) {
+    return &other != &section && other.find(member.name) != nullptr;
+  };
+  if (hint.empty() || elsewhere(root)) {
+    if (member.name == "max_grad_norm" || member.name == "clip_grad") {
+      hint = "did you mean \"gradient_clipping\", at the top level of the file?";
+    } else if (!section.name.empty() && elsewhere(root)) {
+      hint = concat("\"", member.name, "\" belongs at the top level of the file");
+    } else {
+      for (const Field& field : root.fields) {
+        if (field.nested != nullptr && elsewhere(*field.nested)) {
+          hint = concat("\"", member.name, "\" belongs inside \"", field.name, "\"");
+          break;
+        }
+      }
+    }
+  }
+  const bool is_error = section.strict || (section.name.empty() && strict_top_level);
+  std::string message;
+  if (section.strict && member.value.is_auto()) {
+    // DeepSpeed drops such an entry unseen.
+    warning(file_path,
+            concat("there is no such key; it is ignored because its value is \"auto\"",
+                   hint.empty() ? "" : "; ", hint),
+            member.name_position);
+    return;
+  }
+  if (section.name.empty()) {
+    message = concat("there is no such key; DeepSpeed ignores it in silence",
+                     hint.empty() ? "" : "; ", hint);
+  } else if (is_error) {
+    message = concat("there is no such key in \"", section.name, "\"; ",
+                     hint.empty() ? "remove it" : hint);
+  } else {
+    message = concat("there is no such key in \"", section.name, "\"; it is ignored",
+                     hint.empty() ? "" : "; ", hint);
+  }
+  if (is_error) {
+    error(file_path, std::move(message), member.name_position);
+  } else {
+    warning(file_path, std::move(message), member.name_position);
+  }
+}
+
+}  // namespace zero3d::config

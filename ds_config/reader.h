@@ -1,0 +1,87 @@
+// Turns JSON values into typed ones for the section descriptions of field.h, as leniently as
+// DeepSpeed's own reader, and gathers every fault of a file instead of stopping at the first.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zero3d/ds_config/load.h"
+
+namespace zero3d::config {
+
+struct Field;
+struct Section;
+
+/// Numbers a field takes; the bounds belong to it unless said to be open.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool open_low = false;
+  bool open_high = false;
+  bool contains(double value) const;
+  /// "> 0", ">= 0", "0 <= value <= 1", "" when anything goes.
+  std::string text() const;
+};
+
+class Reader {
+ public:
+  explicit Reader(LoadResult& result) : result_(result) {}
+
+  void error(std::string path, std::string message, TextPosition position = {});
+  void warning(std::string path, std::string message, TextPosition position = {});
+  /// Accepted by the reader, refused at engine start.
+  void train_error(std::string path, std::string message, TextPosition position = {});
+
+  /// Reads the members of `value` into `object` (a struct that `section` describes) and reports
+  /// what does not fit. `path` is the section's own, "" for the root.
+  void read_section(const Section& section, const JsonValue& value, void* object,
+                    const std::string& path);
+
+  /// A wrong value of `field`: an error where DeepSpeed checks, a train_error where it does not.
+  void refuse(const Field& field, const std::string& path, const JsonValue& value,
+              std::string_view expected, std::string_view fix = {});
+
+  /// The conversions of DeepSpeed's strict sections; each reports through refuse() and then returns
+  /// nothing.
+  std::optional<bool> to_bool(const Field& field, const std::string& path, const JsonValue& value);
+  std::optional<std::int64_t> to_integer(const Field& field, const std::string& path,
+                                         const JsonValue& value);
+  std::optional<double> to_number(const Field& field, const std::string& path,
+                                  const JsonValue& value);
+  std::optional<std::string> to_text(const Field& field, const std::string& path,
+                                     const JsonValue& value);
+  std::optional<std::vector<std::string>> to_texts(const Field& field, const std::string& path,
+                                                   const JsonValue& value);
+
+  /// Where the value at `path` of the resolved configuration comes from; `file_path` is the
+  /// spelling in the file.
+  void record(const std::string& path, const std::string& file_path, TextPosition position);
+  void record(const std::string& path, ValueSource source, std::string note);
+  /// Marks that the value at `file_path` was put in the tree by the resolution of "auto".
+  void mark_origin(const std::string& file_path, ValueSource source, std::string note);
+
+  LoadResult& result() { return result_; }
+  bool strict_top_level = false;
+
+ private:
+  void read_field(const Section& section, const Field& field, const JsonMember& member,
+                  void* object, const std::string& path);
+  void unknown_key(const Section& section, const JsonMember& member, const std::string& path);
+  void take_default(const Field& field, const std::string& path, const JsonValue& value);
+
+  LoadResult& result_;
+  std::map<std::string, Provenance> origins_;
+};
+
+/// "zero_optimization" + "stage"; the name alone at the root.
+std::string join_path(const std::string& path, std::string_view name);
+
+/// " Did you mean 'x'?" or "" when no candidate is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string_view>& candidates);
+
+}  // namespace zero3d::config

@@ -1,0 +1,29 @@
+// What a training run demands of a loaded configuration beyond DeepSpeed's reader: everything the
+// engine refuses at start, and what zero3d does not implement. One table says what is implemented.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "zero3d/ds_config/load.h"
+
+namespace zero3d {
+
+struct TrainOptions {
+  /// Downgrades what zero3d does not implement, although it changes the result, to warnings.
+  bool allow_unsupported = false;
+};
+
+struct TrainCheck {
+  std::vector<ConfigMessage> errors;
+  std::vector<ConfigMessage> warnings;
+  /// One start-up warning: the sections accepted but not implemented and what each would have done;
+  /// "" when there are none.
+  std::string not_implemented;
+  bool ok() const { return errors.empty(); }
+  void require_ok() const;
+};
+
+TrainCheck check_trainable(const LoadResult& loaded, const TrainOptions& options = {});
+
+}  // namespace zero3d
