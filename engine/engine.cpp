@@ -90,9 +90,9 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
     model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
   });
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
-  runner_ = std::make_unique<BlockRunner>(
-      module, *model_, device, model_->compute(),
-      RunnerOptions{model_->dtype(), mesh.world().rank(), model_->stage().backward_down_to});
+  runner_ = std::make_unique<BlockRunner>(module, *model_, device, model_->compute(),
+                                          RunnerOptions{model_->plan().dtype(), mesh.world().rank(),
+                                                        model_->plan().stage.backward_down_to});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for(settings.micro_batch, options.sequence_length);
   last_step_end_ns_ = now_ns();
@@ -101,19 +101,24 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
 Engine::~Engine() = default;
 
 std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
-  return peak_activation_bytes(module_, model_->layout(), model_->training_ops(), model_->dtype(),
-                               batch, sequence);
+  const ZeroPlan& plan = model_->plan();
+  return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence);
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
-  return model_->memory_estimate(activation_bytes(batch, sequence));
+  const ZeroPlan& plan = model_->plan();
+  MemoryEstimate estimate = plan.memory;
+  estimate[Tier::device][Category::gathered_parameters] =
+      model_->passes().arena_elements() * static_cast<std::int64_t>(size_of(plan.dtype()));
+  estimate[Tier::device][Category::activations] = activation_bytes(batch, sequence);
+  return estimate;
 }
 
 void Engine::plan_for(std::int64_t batch, std::int64_t sequence) {
   if (batch <= planned_batch_ && sequence <= planned_sequence_) return;
   planned_batch_ = std::max(batch, planned_batch_);
   planned_sequence_ = std::max(sequence, planned_sequence_);
-  model_->plan(activation_bytes(planned_batch_, planned_sequence_));
+  model_->reserve_activations(activation_bytes(planned_batch_, planned_sequence_));
 }
 
 void Engine::require_batch(const MicroBatch& batch) {
@@ -148,7 +153,8 @@ RandomKey Engine::random_key(const MicroBatch& batch, int micro_batch) const {
 }
 
 void Engine::require_trainable() const {
-  if (model_->stage().backward_down_to == model_->stage().blocks)
+  const StageBlocks& stage = model_->plan().stage;
+  if (stage.backward_down_to == stage.blocks)
     throw_invalid("every parameter is frozen: nothing to train");
 }
 
@@ -192,7 +198,7 @@ void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::Micr
   micro_batch_ = micro.index;
   model_->begin_training(micro_batch_);
   begin_micro_batch(micro_batch_, batch, micro.last);
-  run_ops(forward_part(model_->training_ops()), micro_batch_);
+  run_ops(forward_part(model_->plan().training), micro_batch_);
 }
 
 /// All micro-batches of a window, in the order that the options ask for.
@@ -203,7 +209,7 @@ void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
   model_->begin_training(0);
   for (int i = 0; i < count; ++i)
     begin_micro_batch(i, micro_batches[static_cast<std::size_t>(i)], i + 1 == count);
-  run_ops(model_->training_ops(), 0);
+  run_ops(model_->plan().training, 0);
   model_->times().stop(model_->compute());
   for (const MicroBatch& batch : micro_batches) {
     window_->forward(window_->next_forward(), batch.tokens.numel() * mesh_.size(Axis::dp));
@@ -237,7 +243,7 @@ void Engine::backward() {
 }
 
 void Engine::run_backward() {
-  const std::span<const Op> ops = model_->training_ops();
+  const std::span<const Op> ops = model_->plan().training;
   run_ops(ops.subspan(forward_part(ops).size()), micro_batch_);
   model_->times().stop(model_->compute());
 }

@@ -20,7 +20,7 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     plan_for(shape[0], shape[1]);
     model_->begin_evaluation();
     runner_->begin(0, {.tokens = batch.tokens, .targets = batch.targets, .trains = false});
-    for (const Op& op : plan_evaluation(model_->stage())) runner_->run(op);
+    for (const Op& op : model_->plan().evaluation) runner_->run(op);
     outputs = runner_->take_outputs(0);
     model_->compute().synchronize();
     runner_->free_batches();
@@ -77,12 +77,12 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
         "model save is off");
     return false;
   }
-  const ParamLayout& layout = model_->layout();
+  const ParamLayout& layout = model_->plan().layout;
   std::vector<TensorDeclaration> tensors;
   for (const Unit& unit : layout.units()) {
     for (int index : unit.parameters) {
       const ParameterSpec& spec = layout.parameter(index).spec;
-      tensors.push_back({spec.name, spec.shape, model_->dtype()});
+      tensors.push_back({spec.name, spec.shape, model_->plan().dtype()});
     }
   }
   std::unique_ptr<SafetensorsWriter> writer;

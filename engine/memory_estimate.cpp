@@ -13,7 +13,7 @@ namespace {
 std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inputs) {
   std::int64_t elements = 0;
   for (const Unit& unit : layout.units()) {
-    const bool sharded = inputs.shard_parameters && layout.shards() > 1;
+    const bool sharded = inputs.parameters.shard_parameters && layout.shards() > 1;
     if (sharded && !unit.persistent) {
       elements +=
           unit.shard + (inputs.secondary_ranks > 1 ? unit.padded / inputs.secondary_ranks : 0);
@@ -21,22 +21,22 @@ std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inpu
       elements += unit.padded + (sharded ? unit.shard : 0);
     }
   }
-  return elements * static_cast<std::int64_t>(size_of(inputs.parameter_dtype));
+  return elements * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
 }
 
 std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
                           const MemoryInputs& inputs) {
-  if (!inputs.slots_needed) return 0;
+  if (!inputs.gradients.slots_needed) return 0;
   std::int64_t bytes =
-      buckets.total_elements() * static_cast<std::int64_t>(size_of(inputs.parameter_dtype));
-  if (!inputs.reduce_each_micro_batch) return bytes;
+      buckets.total_elements() * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
+  if (!inputs.gradients.reduce_each_micro_batch) return bytes;
   std::int64_t largest = 0;
   for (const BucketPlan::Bucket& bucket : buckets.buckets) {
     std::int64_t shards = 0;
     for (const BucketPlan::Slot& slot : bucket.slots) shards += layout.unit(slot.unit).shard;
     largest = std::max(largest, shards);
   }
-  if (inputs.all_reduces_copies) largest += buckets.largest_bucket();
+  if (all_reduces_copies(inputs.gradients, layout.shards())) largest += buckets.largest_bucket();
   return bytes + largest * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -92,8 +92,9 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   MemoryEstimate estimate;
   PerCategory<std::int64_t>& device = estimate[Tier::device];
   device[Category::parameters] = parameter_bytes(layout, inputs);
-  device[Category::gradients] = (inputs.shard_accumulators ? shards : padded) *
-                                static_cast<std::int64_t>(size_of(inputs.accumulation_dtype));
+  device[Category::gradients] =
+      (inputs.gradients.shard_accumulators ? shards : padded) *
+      static_cast<std::int64_t>(size_of(inputs.gradients.accumulation_dtype));
   device[Category::gradient_buckets] = bucket_bytes(layout, buckets, inputs);
   device[Category::optimizer_states] = inputs.state_bytes;  // masters included
   device[Category::norm_workspace] =

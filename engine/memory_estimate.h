@@ -10,21 +10,16 @@
 #include <vector>
 
 #include "zero3d/device/memory_kind.h"
-#include "zero3d/engine/module.h"
 #include "zero3d/engine/zero/bucket_plan.h"
-#include "zero3d/engine/zero/fetch_plan.h"
+#include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/parameter_store.h"
 
 namespace zero3d {
 
 struct MemoryInputs {
-  bool shard_parameters = false;
-  bool shard_accumulators = false;
-  bool reduce_each_micro_batch = false;
-  bool slots_needed = false;
-  bool all_reduces_copies = false;  ///< reduce_scatter false with 16-bit gradients.
-  DType parameter_dtype = DType::f32;
-  DType accumulation_dtype = DType::f32;
+  ParameterStoreOptions parameters;
+  GradientReducerOptions gradients;
   std::int64_t state_bytes = 0;  ///< Of this rank's records (plan_records).
   int secondary_ranks = 1;
   int ranks = 1;  ///< Of the whole run.

@@ -1,6 +1,7 @@
 // The lower level of the engine, for trainers that have their own forward and backward: acquire
-// parameters, write gradients, step. It knows parameters, blocks as names for groups of them, and
-// the list of operations it plans for; it runs no model.
+// parameters, write gradients, step. A thin runtime over one immutable ZeroPlan: it knows
+// parameters, blocks as names for groups of them, and the operations it planned for; it runs no
+// model.
 //
 //   model.begin_training(m);
 //   for each block: op = forward_of(block, m); views = acquire(op); ... work on compute() ...;
@@ -21,39 +22,29 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
-#include "zero3d/engine/memory_estimate.h"
-#include "zero3d/engine/module.h"
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/engine/run_state.h"
-#include "zero3d/engine/schedule.h"
 #include "zero3d/engine/step_times.h"
 #include "zero3d/engine/train_settings.h"
-#include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/groups.h"
-#include "zero3d/engine/zero/layout.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/engine/zero/sharded_optimizer.h"
 #include "zero3d/engine/zero/step_report.h"
+#include "zero3d/engine/zero_plan.h"
 #include "zero3d/optim/loss_scaler.h"
 #include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
 
-struct ShardedModelOptions {
+struct ShardedModelOptions : PlanOptions {
   const ParameterSource* source =
       nullptr;  ///< Read while the model is made; null: initial values drawn with `seed`.
   std::uint64_t seed = 1234;
   std::vector<ParameterGroup> groups;
-  bool reduce_each_micro_batch =
-      false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
   int max_consecutive_skips = 50;  ///< This many skipped steps in a row end the run with the cause.
-  StateStoreFactory state_store = make_device_state_store;  ///< Keeps masters and moments.
-  /// The operations of a step, checked by require_step; empty: plan_step, micro-batch by
-  /// micro-batch.
-  std::function<std::vector<Op>(const StageBlocks& stage, int micro_batches)> schedule;
 };
 
 /// What one optimizer step did.
@@ -74,33 +65,22 @@ class ShardedModel final : public ParameterAccess {
                const Mesh& mesh, Device& device, const ShardedModelOptions& options = {});
   ~ShardedModel() override;
 
+  const ZeroPlan& plan() const { return plan_; }
+  Device& device() { return device_; }
   Stream& compute() { return *compute_; }
   /// Blocks the host until all streams are empty: after a step parameters may still be on their
   /// way.
   void synchronize();
-  Device& device() { return device_; }
-  const ParamLayout& layout() const { return *layout_; }
-  DType dtype() const { return settings_.precision.parameters; }
-  int rank() const { return mesh_.world().rank(); }
-  /// Backward need not go below backward_down_to: no trainable parameter is there. It is the number
-  /// of blocks when all are frozen.
-  const StageBlocks& stage() const { return stage_; }
-  /// What a step runs: the whole of it where the options give a schedule, else one micro-batch's
-  /// part.
-  const std::vector<Op>& training_ops() const { return training_ops_; }
 
-  /// Plans the gathers of stage 3 within what the device's budget leaves beside `activation_bytes`.
-  /// Called by the first begin_training with 0 if not before; again when activations grow.
-  void plan(std::int64_t activation_bytes);
-  const FetchPlan& training_plan() const { return training_plan_; }
-  const BucketPlan& bucket_plan() const { return buckets_; }
-  /// Device bytes of this rank by category, `activation_bytes` included.
-  MemoryEstimate memory_estimate(std::int64_t activation_bytes) const;
+  /// Plans the gathers of both passes within what the device's budget leaves beside activations of
+  /// `bytes`. Called by the first pass with 0 if not before; again when activations grow.
+  void reserve_activations(std::int64_t bytes);
+  const PassPlans& passes() const { return passes_; }
 
-  /// training_ops() are about to come, micro-batches counted from `first_micro_batch` of the
+  /// plan().training is about to come, micro-batches counted from `first_micro_batch` of the
   /// accumulation window.
   void begin_training(int first_micro_batch);
-  /// A forward-only pass, plan_evaluation(); gradients are left alone.
+  /// plan().evaluation is; gradients are left alone.
   void begin_evaluation();
   std::vector<ConstView> acquire(const Op& op) override;
   void begin_backward(int micro_batch, bool last) override {
@@ -122,7 +102,6 @@ class ShardedModel final : public ParameterAccess {
   const RunState& state() const { return state_; }
   /// What the next step uses, per group.
   std::vector<GroupSettings> settings() const { return setup_.settings(state_.schedule_steps); }
-  const OptimizerSetup& optimizer() const { return setup_; }
 
   /// Every parameter whole, in order, for the host to read on every rank. Collective,
   /// host-blocking.
@@ -138,37 +117,28 @@ class ShardedModel final : public ParameterAccess {
   void throw_own_failure();
 
   StepTimes& times() { return times_; }
-  /// One line: dtypes of parameters, gradients, accumulation, communication, masters, moments.
-  std::string precision_line() const;
+  const OptimizerSetup& setup() const { return setup_; }
   ParameterStore& store() { return *store_; }
   GradientReducer& reducer() { return *reducer_; }
-  ShardedOptimizer& sharded_optimizer() { return *optimizer_; }
+  ShardedOptimizer& optimizer() { return *optimizer_; }
 
  private:
   void require_block(const Op& op) const;
-  MemoryInputs memory_inputs() const;
-  MemoryEstimate static_memory() const;
-  FetchOptions fetch_options(std::int64_t activation_bytes) const;
   StepOutcome decide(const UpdateInputs& inputs, int micro_batches);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
-  ShardedOptimizerOptions optimizer_options() const;
 
   const TrainSettings settings_;
   Device& device_;
   const Mesh& mesh_;
   ShardedModelOptions options_;
-  const ShardingPolicy policy_;
   OptimizerSetup setup_;
+  const ZeroPlan plan_;
+  PassPlans passes_;
   LossScaler scaler_;
   RunState state_;
   ZeroGroups groups_;
-  std::unique_ptr<ParamLayout> layout_;
   ModelPart part_;
-  StageBlocks stage_;
-  std::vector<Op> training_ops_;
-  BucketPlan buckets_;
-  FetchPlan training_plan_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<StepReporter> reporter_;

@@ -9,10 +9,10 @@ namespace zero3d {
 
 void ShardedModel::for_each_parameter(
     const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
-  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
+  for (int unit = 0; unit < plan_.layout.unit_count(); ++unit) {
     store_->with_whole(unit, [&](View whole) {
-      for (int index : layout_->unit(unit).parameters) {
-        const LayoutParameter& p = layout_->parameter(index);
+      for (int index : plan_.layout.unit(unit).parameters) {
+        const LayoutParameter& p = plan_.layout.parameter(index);
         use(p.spec, whole.flat(p.offset, p.numel()).reshaped(p.spec.shape));
       }
     });
@@ -21,27 +21,27 @@ void ShardedModel::for_each_parameter(
 
 void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
                                    const std::function<void(const ParameterSpec&, View)>& edit) {
-  std::vector<std::vector<int>> wanted(layout_->units().size());
+  std::vector<std::vector<int>> wanted(plan_.layout.units().size());
   for (const std::string& name : names) {
-    const int index = layout_->find(name);
+    const int index = plan_.layout.find(name);
     if (index < 0) throw_invalid(concat("the model has no parameter named ", name));
-    wanted[static_cast<std::size_t>(layout_->parameter(index).unit)].push_back(index);
+    wanted[static_cast<std::size_t>(plan_.layout.parameter(index).unit)].push_back(index);
   }
-  for (int unit = 0; unit < layout_->unit_count(); ++unit) {
+  for (int unit = 0; unit < plan_.layout.unit_count(); ++unit) {
     const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];
     if (parameters.empty()) continue;
-    Tensor copy(device_.memory(Tier::pinned), kNoStream, dtype(), Shape{layout_->unit(unit).padded},
-                Category::gathered_parameters);
+    Tensor copy(device_.memory(Tier::pinned), kNoStream, plan_.dtype(),
+                Shape{plan_.layout.unit(unit).padded}, Category::gathered_parameters);
     store_->with_whole(
         unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });
     for (int index : parameters) {
-      const LayoutParameter& p = layout_->parameter(index);
+      const LayoutParameter& p = plan_.layout.parameter(index);
       edit(p.spec, copy.view().flat(p.offset, p.numel()).reshaped(p.spec.shape));
     }
     if (writer < 0) continue;
     mesh_.group(Axis::zero).broadcast(*compute_, copy.view(), writer);
     store_->store_whole(unit, copy.view());
-    if (!layout_->unit(unit).frozen) {
+    if (!plan_.layout.unit(unit).frozen) {
       for (int index : parameters) optimizer_->refresh_master(index);
     }
   }

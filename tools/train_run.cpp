@@ -150,7 +150,7 @@ class RankRun {
   void announce(const std::string& binding) {
     const ParallelDegrees& degrees = config_.degrees;
     std::printf("model     %s, %s parameters, ZeRO stage %d\n", request_.model.c_str(),
-                format_count(engine_->model().layout().numel()).c_str(),
+                format_count(engine_->model().plan().layout.numel()).c_str(),
                 config_.zero_optimization.stage);
     std::printf("mesh      %d ranks = dp %d x tp %d x pp %d, %d threads each\n", degrees.ranks,
                 degrees.dp, degrees.tp, degrees.pp, plan_.threads);
@@ -163,8 +163,8 @@ class RankRun {
         static_cast<long long>(plan_.sequence_length));
     std::printf("data      %s, %s samples\n", plan_.data->tokens().description().c_str(),
                 format_count(plan_.data->samples()).c_str());
-    std::printf("%s\n", engine_->model().precision_line().c_str());
-    for (const std::string& line : engine_->model().optimizer().description())
+    std::printf("%s\n", engine_->model().plan().precision_line().c_str());
+    for (const std::string& line : engine_->model().setup().description())
       std::printf("optimizer %s\n", line.c_str());
     std::printf("memory    planned per rank: %s (%s)\n", format_bytes(memory_.total()).c_str(),
                 memory_.describe().c_str());
@@ -199,11 +199,11 @@ class RankRun {
 
   void export_model() {
     std::vector<ParameterSpec> specs;
-    const ParamLayout& layout = engine_->model().layout();
+    const ParamLayout& layout = engine_->model().plan().layout;
     for (const Unit& unit : layout.units()) {
       for (int index : unit.parameters) specs.push_back(layout.parameter(index).spec);
     }
-    const DType dtype = engine_->model().dtype();
+    const DType dtype = engine_->model().plan().dtype();
     std::optional<FolderWriter> writer;
     if (leads())
       writer.emplace(request_.export_folder, to_config_json(plan_.model, dtype),

@@ -73,27 +73,24 @@ void ParameterStore::load(const ParameterSource& source) {
   gather_.synchronize();
 }
 
-void ParameterStore::set_plans(FetchPlan training, FetchPlan forward_only) {
-  const std::int64_t elements = std::max(training.arena_elements, forward_only.arena_elements);
-  training_plan_ = std::move(training);
-  forward_plan_ = std::move(forward_only);
+void ParameterStore::resize_arena(std::int64_t elements) {
   arena_ = FencedArena();  // before the new one is allocated: both at once are in no plan
   arena_ = FencedArena(device_, options_.dtype, elements, Category::gathered_parameters);
 }
 
-void ParameterStore::begin_pass(bool forward_only, int first_micro_batch) {
+void ParameterStore::begin_pass(const FetchPlan& plan, int first_micro_batch) {
   for (int unit = 0; unit < layout_.unit_count(); ++unit) {
     if (state(unit).live) give_up(unit);
   }
-  forward_only_ = forward_only;
-  follows_plan_ = options_.shard_parameters && !plan().ops.empty();
+  plan_ = &plan;
+  follows_plan_ = options_.shard_parameters && !plan.ops.empty();
   first_micro_batch_ = first_micro_batch;
   next_ = 0;
 }
 
 /// Whether the plan goes on with `op`; it then becomes the position.
 bool ParameterStore::comes_next(const Op& op) {
-  const std::vector<Op>& ops = plan().ops;
+  const std::vector<Op>& ops = plan_->ops;
   while (next_ < ops.size() && !uses_parameters(ops[next_].kind)) ++next_;
   if (next_ == ops.size()) return false;
   Op planned = ops[next_];
@@ -105,8 +102,8 @@ bool ParameterStore::comes_next(const Op& op) {
 std::vector<ConstView> ParameterStore::acquire(const Op& op) {
   if (follows_plan_ && !comes_next(op)) depart_from_plan(op);
   if (follows_plan_) {
-    for (int index : plan().issues[position_]) {
-      const FetchPlan::Gather& gather = plan().gathers[static_cast<std::size_t>(index)];
+    for (int index : plan_->issues[position_]) {
+      const FetchPlan::Gather& gather = plan_->gathers[static_cast<std::size_t>(index)];
       const std::int64_t elements = layout_.unit(gather.unit).padded;
       placed_[static_cast<std::size_t>(gather.unit)] = {gather.offset, elements};
       issue_gather(gather.unit, arena_.acquire(gather_, gather.offset, elements));
@@ -128,8 +125,8 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
 
 void ParameterStore::release(const Op& op) {
   if (follows_plan_) {
-    for (int index : plan().releases[position_])
-      give_up(plan().gathers[static_cast<std::size_t>(index)].unit);
+    for (int index : plan_->releases[position_])
+      give_up(plan_->gathers[static_cast<std::size_t>(index)].unit);
     return;
   }
   for (int unit : layout_.block_units(op.block)) {

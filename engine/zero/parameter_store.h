@@ -34,10 +34,11 @@ class ParameterStore {
   /// Fills this rank's shards from `source`, then the whole copies. Collective; blocks the host.
   void load(const ParameterSource& source);
 
-  /// Sets the plans of training and of forward-only passes and allocates the arena they share.
-  void set_plans(FetchPlan training, FetchPlan forward_only);
-  /// The operations of a plan are about to come, micro-batches counted from `first_micro_batch`.
-  void begin_pass(bool forward_only, int first_micro_batch);
+  /// Allocates the arena that gathers by plan lie in.
+  void resize_arena(std::int64_t elements);
+  /// The operations of `plan` are about to come, micro-batches counted from `first_micro_batch`. It
+  /// must stay until the next pass begins.
+  void begin_pass(const FetchPlan& plan, int first_micro_batch);
   /// Views of the parameters of the operation's block in declared order, whole, for its compute
   /// work.
   std::vector<ConstView> acquire(const Op& op);
@@ -89,7 +90,6 @@ class ParameterStore {
   void give_up(int unit);
   bool comes_next(const Op& op);
   void depart_from_plan(const Op& op);
-  const FetchPlan& plan() const { return forward_only_ ? forward_plan_ : training_plan_; }
 
   Device& device_;
   const ParamLayout& layout_;
@@ -100,12 +100,10 @@ class ParameterStore {
   std::vector<UnitState> units_;
   std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
   std::int64_t published_elements_ = 0;
-  FetchPlan training_plan_;
-  FetchPlan forward_plan_;
+  const FetchPlan* plan_ = nullptr;
   FencedArena arena_;
   std::vector<std::pair<std::int64_t, std::int64_t>>
       placed_;  ///< Per unit: its range of the arena while live by plan.
-  bool forward_only_ = false;
   bool follows_plan_ = false;
   bool warned_departure_ = false;
   int first_micro_batch_ = 0;

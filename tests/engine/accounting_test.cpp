@@ -66,7 +66,7 @@ Measured run(const Scenario& s, const std::function<void(RunOptions&)>& change =
   options.after = [&](Engine& engine, int rank) {
     if (rank != 0) return;
     Sizes& sizes = measured.sizes;
-    for (const Unit& unit : engine.model().layout().units()) {
+    for (const Unit& unit : engine.model().plan().layout.units()) {
       sizes.padded += unit.padded;
       sizes.shards += unit.shard;
       if (unit.persistent) sizes.persistent += unit.padded;
@@ -74,7 +74,7 @@ Measured run(const Scenario& s, const std::function<void(RunOptions&)>& change =
       if (!unit.frozen) sizes.trainable += unit.padded;
       if (!unit.frozen) sizes.trainable_shards += unit.shard;
     }
-    sizes.gathered = engine.model().training_plan().gathered_elements;
+    sizes.gathered = engine.model().passes().training.gathered_elements;
   };
   if (change) change(options);
   measured.result = run_engine(json_of(s), options);

@@ -296,7 +296,7 @@ TEST(Precision, SmallGradientsSurviveAccumulation) {
       {1}, [](int, const Moment& at) { return at.micro_batch == 0 ? 1.0f : std::exp2f(-9); }, 1);
   options.steps = 1;
   std::string line;
-  options.after = [&](Engine& engine, int) { line = engine.model().precision_line(); };
+  options.after = [&](Engine& engine, int) { line = engine.model().plan().precision_line(); };
   for (int stage = 0; stage <= 3; ++stage) {
     const auto gradient = [&](const std::string& top) {
       return run_engine(base(stage, concat(R"("bf16": {"enabled": true})", top), "", 16), options)
@@ -426,7 +426,7 @@ TEST(Optimizer, WhoDecaysHow) {
         options.steps = step;
         options.after = [&](Engine& engine, int) {
           std::string lines;
-          for (const std::string& line : engine.model().optimizer().description()) lines += line;
+          for (const std::string& line : engine.model().setup().description()) lines += line;
           EXPECT_NE(lines.find(row.says), std::string::npos) << lines;
         };
         expect_all(values(run_engine(adam(stage, row.type, row.params), options), "p0"),

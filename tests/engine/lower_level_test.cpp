@@ -138,7 +138,7 @@ TEST(LowerLevel, ANewPlanWaitsForWorkOnTheOldOnesMemory) {
                        const std::vector<ConstView> before = model.acquire(forward_of(0));
                        use(model, before);
                        model.release(forward_of(0));
-                       model.plan(1 << 20);
+                       model.reserve_activations(1 << 20);
                        model.begin_training(0);
                        const std::vector<ConstView> after = model.acquire(forward_of(0));
                        EXPECT_EQ(after[0].data(), before[0].data())

@@ -116,7 +116,7 @@ TEST(Masters, AndMomentsHaveTheDtypesAskedFor) {
     options.steps = 8;
     std::string line;
     options.after = [&](Engine& engine, int rank) {
-      if (rank == 0) line = engine.model().precision_line();
+      if (rank == 0) line = engine.model().plan().precision_line();
     };
     const std::string optimizer = R"("type": "AdamW", "params": {"lr": 0.01})";
     const RunResult first = run_engine(json_of(1, choice.top, optimizer), options);

@@ -53,7 +53,7 @@ TEST(Loading, UnderStage3EachElementIsReadByItsOwnerAloneAndNoRankHoldsMoreThanI
     std::int64_t shards = 0;
     options.after = [&](Engine& engine, int rank) {
       if (rank != 0) return;
-      for (const Unit& unit : engine.model().layout().units()) shards += unit.shard;
+      for (const Unit& unit : engine.model().plan().layout.units()) shards += unit.shard;
     };
     const RunResult result = run_engine(json_of(3), options);
     ASSERT_EQ(source.reads().size(), 3u);

@@ -30,11 +30,10 @@ class Collector {
   explicit Collector(ModelState& state) : state_(state) {}
 
   void add(ShardedModel& model) {
-    const ParamLayout& layout = model.layout();
+    const ParamLayout& layout = model.plan().layout;
     model.compute().synchronize();
     for (int unit = 0; unit < layout.unit_count(); ++unit) add_gradient(model, unit);
-    model.sharded_optimizer().for_each_slice(
-        [&](const StateSlice& slice) { add_state(model, slice); });
+    model.optimizer().for_each_slice([&](const StateSlice& slice) { add_state(model, slice); });
     model.for_each_parameter([&](const ParameterSpec& spec, const ConstView& whole) {
       const std::lock_guard lock(mutex_);
       put(spec.name, "value", state_[spec.name].value, whole.bytes(), 0, whole);
@@ -43,7 +42,7 @@ class Collector {
 
  private:
   void add_gradient(ShardedModel& model, int unit) {
-    const ParamLayout& layout = model.layout();
+    const ParamLayout& layout = model.plan().layout;
     const Unit& entry = layout.unit(unit);
     if (entry.frozen || entry.shard == 0) return;
     const std::int64_t begin = model.store().shard_rank() * entry.shard;
@@ -59,7 +58,7 @@ class Collector {
 
   void add_state(ShardedModel& model, const StateSlice& slice) {
     model.compute().synchronize();
-    const ParameterSpec& spec = model.layout().parameter(slice.parameter).spec;
+    const ParameterSpec& spec = model.plan().layout.parameter(slice.parameter).spec;
     const std::lock_guard lock(mutex_);
     ParameterState& state = state_[spec.name];
     if (slice.master.defined())
@@ -95,9 +94,9 @@ class Collector {
 
   static void check_padding(ShardedModel& model, int unit, const ConstView& gradient) {
     if (gradient.dtype() != DType::f32) return;
-    const std::int64_t shard = model.layout().unit(unit).shard;
+    const std::int64_t shard = model.plan().layout.unit(unit).shard;
     const std::int64_t begin = model.store().shard_rank() * shard;
-    for (const auto& [from, to] : model.layout().gaps(unit)) {
+    for (const auto& [from, to] : model.plan().layout.gaps(unit)) {
       for (std::int64_t i = std::max(from, begin); i < std::min(to, begin + shard); ++i) {
         const float value = gradient.as<float>()[i - begin];
         if (value == 0) continue;
@@ -191,14 +190,14 @@ class RankRun {
 
   void take_gradients(int step) {
     ShardedModel& model = engine_->model();
-    for (int unit = 0; unit < model.layout().unit_count(); ++unit) {
-      const Unit& entry = model.layout().unit(unit);
+    for (int unit = 0; unit < model.plan().layout.unit_count(); ++unit) {
+      const Unit& entry = model.plan().layout.unit(unit);
       if (entry.frozen) continue;
       const ConstView view = model.device().host_read(model.reducer().reduced(unit));
       const std::lock_guard lock(shared_.mutex);
       for (const ParameterRun& run :
-           model.layout().runs(unit, model.store().shard_rank() * entry.shard, entry.shard)) {
-        const LayoutParameter& parameter = model.layout().parameter(run.parameter);
+           model.plan().layout.runs(unit, model.store().shard_rank() * entry.shard, entry.shard)) {
+        const LayoutParameter& parameter = model.plan().layout.parameter(run.parameter);
         std::vector<float>& target =
             shared_.result.gradients[static_cast<std::size_t>(step)][parameter.spec.name];
         target.resize(static_cast<std::size_t>(parameter.numel()));

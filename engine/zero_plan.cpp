@@ -1,0 +1,135 @@
+#include "zero3d/engine/zero_plan.h"
+
+#include <algorithm>
+
+#include "zero3d/core/text.h"
+
+namespace zero3d {
+namespace {
+
+ZeroGroupSizes group_sizes(const ShardingSettings& sharding, int ranks) {
+  ZeroGroupSizes sizes;
+  if (sharding.what.optimizer_state) sizes.shard = sharding.ranks > 0 ? sharding.ranks : ranks;
+  if (sharding.what.parameters)
+    sizes.secondary = std::max(1, std::min(sharding.secondary_ranks, sizes.shard));
+  return sizes;
+}
+
+LayoutOptions layout_options(const ShardingSettings& sharding, const OptimizerSetup& setup,
+                             int shards) {
+  LayoutOptions options;
+  options.shards = shards;
+  options.persistence = sharding.what.parameters;
+  options.param_persistence_threshold = sharding.persistent_parameter;
+  options.model_persistence_threshold = sharding.persistent_total;
+  options.group_of = [&setup](const ParameterSpec& spec) { return setup.group_of(spec); };
+  return options;
+}
+
+GradientReducerOptions reducer_options(const TrainSettings& settings,
+                                       bool reduce_each_micro_batch) {
+  const ShardingPolicy& policy = settings.sharding.what;
+  GradientReducerOptions options;
+  options.gradient_dtype = settings.precision.parameters;
+  options.accumulation_dtype = settings.precision.accumulation;
+  options.reduce_each_micro_batch = policy.gradients || reduce_each_micro_batch;
+  options.reduce_scatter = settings.gradients.reduce_scatter;
+  options.shard_accumulators = policy.gradients;
+  options.slots_needed = options.reduce_each_micro_batch || settings.accumulation > 1 ||
+                         options.gradient_dtype != options.accumulation_dtype;
+  options.mean = settings.gradients.mean;
+  options.prescale = settings.gradients.prescale;
+  options.predivide_factor = settings.gradients.predivide_factor;
+  // Without the norm, 16-bit gradients must still be looked at for overflow.
+  options.square_sums = settings.gradients.take_norm || is_16bit(options.gradient_dtype);
+  if (settings.precision.communication != DType::f32)
+    options.wire = settings.precision.communication;
+  return options;
+}
+
+ShardedOptimizerOptions optimizer_options(const TrainSettings& settings,
+                                          const OptimizerSetup& setup,
+                                          const StateStoreFactory& store) {
+  ShardedOptimizerOptions options;
+  options.tile_elements = settings.optimizer_tile;
+  options.parameter_dtype = settings.precision.parameters;
+  options.master_dtype = settings.precision.masters;
+  options.moment_dtype = setup.bf16_states() ? DType::bf16 : DType::f32;
+  options.store = store;
+  return options;
+}
+
+FetchOptions fetch_options(const ShardingSettings& sharding) {
+  FetchOptions options;
+  options.prefetch_elements = sharding.prefetch;
+  options.max_live_elements = sharding.max_live;
+  options.max_reuse_distance = sharding.max_reuse_distance;
+  return options;
+}
+
+std::vector<Op> training_ops(const StageBlocks& stage, int micro_batches,
+                             const PlanOptions& options) {
+  if (!options.schedule) return plan_step(stage, 1);
+  std::vector<Op> ops = options.schedule(stage, micro_batches);
+  require_step(ops, stage, micro_batches);
+  return ops;
+}
+
+}  // namespace
+
+ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
+                   const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
+                   const PlanOptions& options) {
+  const ShardingSettings& sharding = settings.sharding;
+  const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
+  ZeroPlan plan{.groups = groups,
+                .layout = ParamLayout(blocks, layout_options(sharding, setup, groups.shard))};
+  plan.stage = stage_of(plan.layout);
+  plan.training = training_ops(plan.stage, static_cast<int>(settings.accumulation), options);
+  plan.evaluation = plan_evaluation(plan.stage);
+  plan.buckets = plan_buckets(
+      plan.layout, plan.training,
+      {settings.gradients.reduce_bucket, settings.gradients.overlap_reduction ? 2 : 1});
+  plan.parameters = {settings.precision.parameters, sharding.what.parameters,
+                     sharding.gather_bucket};
+  plan.gradients = reducer_options(settings, options.reduce_each_micro_batch);
+  plan.optimizer = optimizer_options(settings, setup, options.state_store);
+  plan.fetches = fetch_options(sharding);
+
+  MemoryInputs inputs{plan.parameters, plan.gradients};
+  inputs.secondary_ranks = groups.secondary;
+  inputs.ranks = mesh.world().size();
+  for (const RecordLayout& records : plan_records(plan.layout, setup, plan.optimizer))
+    inputs.state_bytes += records.bytes();
+  plan.memory = estimate_static_memory(plan.layout, plan.buckets, inputs);
+  plan.memory[Tier::device][Category::optimizer_workspace] =
+      MatrixTransform::workspace_bytes(plan.layout, setup) +
+      TensorNormStep::workspace_bytes(plan.layout, setup, mesh.size(Axis::stage));
+  return plan;
+}
+
+std::string ZeroPlan::precision_line() const {
+  return concat("precision: parameters ", name_of(dtype()), ", gradients ",
+                name_of(gradients.gradient_dtype), ", accumulation ",
+                name_of(gradients.accumulation_dtype), ", communication ",
+                name_of(gradients.wire.value_or(DType::f32)), ", masters ",
+                name_of(optimizer.master_dtype), ", moments ", name_of(optimizer.moment_dtype));
+}
+
+std::int64_t PassPlans::arena_elements() const {
+  return std::max(training.arena_elements, evaluation.arena_elements);
+}
+
+PassPlans plan_passes(const ZeroPlan& plan, std::int64_t activation_bytes, std::int64_t budget) {
+  if (!plan.gathers()) return {};
+  FetchOptions options = plan.fetches;
+  if (budget >= 0) {
+    const std::int64_t rest = budget - plan.memory.total() - activation_bytes;
+    options.budget_elements =
+        std::max<std::int64_t>(0, rest) / static_cast<std::int64_t>(size_of(plan.dtype()));
+  }
+  return {plan_fetches(plan.layout, plan.training, options),
+          plan_fetches(plan.layout, plan.evaluation, options)};
+}
+
+}  // namespace zero3d

@@ -1,0 +1,73 @@
+// All that is decided about a model before anything is allocated: where its parameters lie, the
+// operations of a step, how gradients travel, what it takes. Pure functions of settings, parameters
+// and numbers of ranks; ShardedModel only follows it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "zero3d/engine/memory_estimate.h"
+#include "zero3d/engine/optimizer_setup.h"
+#include "zero3d/engine/schedule.h"
+#include "zero3d/engine/train_settings.h"
+#include "zero3d/engine/zero/bucket_plan.h"
+#include "zero3d/engine/zero/fetch_plan.h"
+#include "zero3d/engine/zero/gradient_reducer.h"
+#include "zero3d/engine/zero/groups.h"
+#include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/parameter_store.h"
+#include "zero3d/engine/zero/sharded_optimizer.h"
+
+namespace zero3d {
+
+struct PlanOptions {
+  bool reduce_each_micro_batch =
+      false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
+  StateStoreFactory state_store = make_device_state_store;  ///< Keeps masters and moments.
+  /// The operations of a step, checked by require_step; empty: plan_step, micro-batch by
+  /// micro-batch.
+  std::function<std::vector<Op>(const StageBlocks& stage, int micro_batches)> schedule;
+};
+
+struct ZeroPlan {
+  ZeroGroupSizes groups;
+  ParamLayout layout;
+  /// Backward need not go below stage.backward_down_to: no trainable parameter is there. It is the
+  /// number of blocks when all are frozen.
+  StageBlocks stage;
+  /// What a step runs: the whole of it where the options give a schedule, else one micro-batch's
+  /// part.
+  std::vector<Op> training;
+  std::vector<Op> evaluation;
+  BucketPlan buckets;
+  ParameterStoreOptions parameters;
+  GradientReducerOptions gradients;
+  ShardedOptimizerOptions optimizer;
+  FetchOptions fetches;   ///< Without a budget.
+  MemoryEstimate memory;  ///< Of what lives as long as the model: no activations, no gathers.
+
+  /// Of parameters, activations, and gradients as backward writes them.
+  DType dtype() const { return parameters.dtype; }
+  /// Parameters are gathered before use.
+  bool gathers() const { return parameters.shard_parameters && layout.shards() > 1; }
+  /// One line: dtypes of parameters, gradients, accumulation, communication, masters, moments.
+  std::string precision_line() const;
+};
+
+/// `blocks[b]`: the parameters block b uses.
+ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
+                   const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
+                   const PlanOptions& options);
+
+/// The gathers of training and of evaluation.
+struct PassPlans {
+  FetchPlan training;
+  FetchPlan evaluation;
+  std::int64_t arena_elements() const;
+};
+/// Within what `budget` bytes (negative: no limit) leave beside the model and its activations.
+PassPlans plan_passes(const ZeroPlan& plan, std::int64_t activation_bytes, std::int64_t budget);
+
+}  // namespace zero3d
