@@ -4,24 +4,32 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/engine/zero/stagger.h"
 #include "zero3d/engine/zero/step_report.h"
 #include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
 namespace {
 
+/// Of an array that begins where its colour wants it.
+std::int64_t staggered(std::int64_t elements, DType dtype) {
+  const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype));
+  return bytes + Stagger::slack(bytes);
+}
+
 std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inputs) {
-  std::int64_t elements = 0;
+  std::int64_t bytes = 0;
   for (const Unit& unit : layout.units()) {
     const bool sharded = inputs.parameters.shard_parameters && layout.shards() > 1;
-    if (sharded && !unit.persistent) {
-      elements +=
-          unit.shard + (inputs.secondary_ranks > 1 ? unit.padded / inputs.secondary_ranks : 0);
-    } else {
-      elements += unit.padded + (sharded ? unit.shard : 0);
+    if (sharded) bytes += staggered(unit.shard, inputs.parameters.dtype);
+    if (!sharded || unit.persistent) {
+      bytes += staggered(unit.padded, inputs.parameters.dtype);
+    } else if (inputs.secondary_ranks > 1) {
+      bytes += unit.padded / inputs.secondary_ranks *
+               static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
     }
   }
-  return elements * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
+  return bytes;
 }
 
 std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
@@ -83,18 +91,17 @@ void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t hos
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
                                       const MemoryInputs& inputs) {
   std::int64_t shards = 0;
-  std::int64_t padded = 0;
+  std::int64_t gradients = 0;
   for (const Unit& unit : layout.units()) {
     if (unit.frozen) continue;
     shards += unit.shard;
-    padded += unit.padded;
+    gradients += staggered(inputs.gradients.shard_accumulators ? unit.shard : unit.padded,
+                           inputs.gradients.accumulation_dtype);
   }
   MemoryEstimate estimate;
   PerCategory<std::int64_t>& device = estimate[Tier::device];
   device[Category::parameters] = parameter_bytes(layout, inputs);
-  device[Category::gradients] =
-      (inputs.gradients.shard_accumulators ? shards : padded) *
-      static_cast<std::int64_t>(size_of(inputs.gradients.accumulation_dtype));
+  device[Category::gradients] = gradients;
   device[Category::gradient_buckets] = bucket_bytes(layout, buckets, inputs);
   device[Category::optimizer_states] = inputs.state_bytes;  // masters included
   device[Category::norm_workspace] =

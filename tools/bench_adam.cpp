@@ -1,5 +1,6 @@
-// Times Adam updates in turn with null updates: the same streams read and written, nothing
-// computed. Medians of interleaved runs, so that whatever else the machine does hits both alike.
+// Times Adam updates of arrays that lie as the engine lays them in turn with null updates: as many
+// bytes read and written, nothing computed, in the layout that is best for them. Medians of
+// interleaved runs, so that whatever else the machine does hits both alike.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -11,13 +12,16 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/device/device.h"
 #include "zero3d/device/parallel.h"
+#include "zero3d/engine/zero/record_layout.h"
+#include "zero3d/engine/zero/stagger.h"
+#include "zero3d/engine/zero/update_plan.h"
 #include "zero3d/optim/adam.h"
 
 namespace zero3d::tools {
 namespace {
 
 struct Options {
-  std::vector<std::string> numels = {"16M", "128M", "512M"};
+  std::vector<std::string> numels = {"16M", "32M", "64M", "100M", "128M"};
   std::vector<int> threads = {1, 2};
   std::string gradient = "fp32";
   std::string copy = "none";
@@ -41,7 +45,8 @@ std::int64_t parse_count(const std::string& text) {
   }
 }
 
-/// The arrays of one Adam update and both ways to go over them.
+/// The arrays of one Adam update, as the engine lays them (the states, and the master beside a
+/// copy, in records) and each for itself, and both ways to go over them.
 class Subject {
  public:
   Subject(const Options& options, std::int64_t numel, int threads)
@@ -49,28 +54,32 @@ class Subject {
                                           : std::optional(kernels::parse_isa(options.isa))}),
         device_(make_cpu_device(device_options(threads))),
         stream_(device_->create_stream("update")) {
-    slice_.master = add(DType::f32, numel);
-    slice_.gradient = add(parse_dtype(options.gradient), numel);
-    for (int s = 0; s < 2; ++s) slice_.states.push_back(add(DType::f32, numel));
-    if (options.copy != "none") slice_.copy = add(parse_dtype(options.copy), numel);
+    UpdateSlice& whole = arrays_.emplace_back();
+    whole.gradient = add(parse_dtype(options.gradient), numel, ArrayColour::gradient);
+    const bool copies = options.copy != "none";
+    if (copies) whole.copy = add(parse_dtype(options.copy), numel, ArrayColour::parameter);
+    whole.master = add(DType::f32, numel, copies ? ArrayColour{0} : ArrayColour::parameter);
+    for (const int colour : {1, 2})
+      whole.states.push_back(add(DType::f32, numel, ArrayColour{colour}));
+    add_records(numel, copies);
     for (const auto& tensor : tensors_) fill(tensor->view());
+    fill(records_.view());
     stream_->synchronize();
     time_null();
   }
 
   double time_adam() {
-    const UpdateSlice slices[] = {slice_};
-    return time([&] { rule_.update(*stream_, GroupSettings{}, {++step_, 1.0f}, slices); });
+    return time([&] { rule_.update(*stream_, GroupSettings{}, {++step_, 1.0f}, engine_); });
   }
   double time_null() {
-    const UpdateSlice slices[] = {slice_};
-    return time([&] { kernels::null_update(*stream_, slices, {}, rule_.isa()); });
+    return time([&] { kernels::null_update(*stream_, arrays_, {}, rule_.isa()); });
   }
   /// Bytes read and written by one update.
   double bytes() const {
-    const double updated = static_cast<double>(slice_.master.bytes() + slice_.states[0].bytes() +
-                                               slice_.states[1].bytes());
-    return 2 * updated + static_cast<double>(slice_.gradient.bytes() + slice_.copy.bytes());
+    const UpdateSlice& all = arrays_.front();
+    const double updated =
+        static_cast<double>(all.master.bytes() + all.states[0].bytes() + all.states[1].bytes());
+    return 2 * updated + static_cast<double>(all.gradient.bytes() + all.copy.bytes());
   }
   std::string_view isa() const { return name_of(rule_.isa()); }
 
@@ -81,10 +90,33 @@ class Subject {
     return options;
   }
 
-  View add(DType dtype, std::int64_t numel) {
-    tensors_.push_back(std::make_unique<Tensor>(device_->memory(), kNoStream, dtype, Shape{numel},
-                                                Category::other));
+  View add(DType dtype, std::int64_t numel, ArrayColour colour) {
+    tensors_.push_back(std::make_unique<StaggeredTensor>(device_->memory(), dtype, numel,
+                                                         Category::other, colour));
     return tensors_.back()->view();
+  }
+
+  void add_records(std::int64_t numel, bool masters) {
+    const std::int64_t padded = (numel + 1023) / 1024 * 1024;
+    const RecordLayout layout(padded, tile_sizes(0).record,
+                              std::vector<RecordPart>(masters ? 3 : 2));
+    records_ =
+        Tensor(device_->memory(), kNoStream, DType::f32,
+               Shape{layout.bytes() / static_cast<std::int64_t>(sizeof(float))}, Category::other);
+    const View bytes(records_.view().data(), DType::u8, Shape{layout.bytes()});
+    const UpdateSlice& all = arrays_.front();
+    for (std::int64_t begin = 0; begin < numel;) {
+      const std::int64_t count = layout.run(begin, numel - begin);
+      std::size_t part = 0;
+      const auto next = [&] { return layout.view(bytes, 0, part++, begin, count); };
+      UpdateSlice slice;
+      slice.master = masters ? next() : all.master.flat(begin, count);
+      slice.gradient = all.gradient.flat(begin, count);
+      slice.states = {next(), next()};
+      if (masters) slice.copy = all.copy.flat(begin, count);
+      engine_.push_back(std::move(slice));
+      begin += count;
+    }
   }
 
   /// By the updating threads, so that they touch the pages first; 0.01, so that nothing is zero or
@@ -113,8 +145,10 @@ class Subject {
   Adam rule_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
-  std::vector<std::unique_ptr<Tensor>> tensors_;
-  UpdateSlice slice_;
+  std::vector<std::unique_ptr<StaggeredTensor>> tensors_;
+  Tensor records_;
+  std::vector<UpdateSlice> arrays_;  ///< One: each array for itself.
+  std::vector<UpdateSlice> engine_;
   std::int64_t step_ = 0;
 };
 

@@ -32,8 +32,9 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       const Unit& unit = layout.unit(slot.unit);
       shards += unit.shard;
       state(slot.unit).accumulator =
-          Tensor(device.memory(), kNoStream, options.accumulation_dtype,
-                 Shape{options.shard_accumulators ? unit.shard : unit.padded}, Category::gradients);
+          StaggeredTensor(device.memory(), options.accumulation_dtype,
+                          options.shard_accumulators ? unit.shard : unit.padded,
+                          Category::gradients, ArrayColour::gradient);
     }
     largest_partial = std::max(largest_partial, shards);
   }

@@ -18,6 +18,7 @@
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/stagger.h"
 
 namespace zero3d {
 
@@ -86,7 +87,7 @@ class GradientReducer {
     Event done;              ///< The point where they were.
   };
   struct UnitState {
-    Tensor accumulator;  ///< Padded, or the shard.
+    StaggeredTensor accumulator;  ///< Padded, or the shard.
     Tensor
         coalesced;  ///< Padded: the sum of coalesced micro-batches, where accumulator is a shard.
     View square_sums;

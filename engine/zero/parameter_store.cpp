@@ -28,12 +28,12 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
     const Unit& unit = layout.unit(index);
     UnitState& s = state(index);
     const bool persistent = options.shard_parameters && unit.persistent && layout.shards() > 1;
-    if (!gathers(index))
-      s.whole = Tensor(device.memory(), kNoStream, options.dtype, Shape{unit.padded},
-                       Category::parameters);
-    if (gathers(index) || persistent)
-      s.shard = Tensor(device.memory(), kNoStream, options.dtype, Shape{unit.shard},
-                       Category::parameters);
+    const auto allocate = [&](std::int64_t elements) {
+      return StaggeredTensor(device.memory(), options.dtype, elements, Category::parameters,
+                             ArrayColour::parameter);
+    };
+    if (!gathers(index)) s.whole = allocate(unit.padded);
+    if (gathers(index) || persistent) s.shard = allocate(unit.shard);
     if (gathers(index) && groups.secondary) {
       s.secondary = Tensor(device.memory(), kNoStream, options.dtype,
                            Shape{unit.padded / groups.secondary->size()}, Category::parameters);

@@ -15,6 +15,7 @@
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/stagger.h"
 
 namespace zero3d {
 
@@ -69,8 +70,9 @@ class ParameterStore {
 
  private:
   struct UnitState {
-    Tensor whole;      ///< Kept whole copy (padded), or undefined.
-    Tensor shard;      ///< Own shard when no whole copy is kept, or a persistent unit's source.
+    StaggeredTensor whole;  ///< Kept whole copy (padded), or undefined.
+    StaggeredTensor
+        shard;         ///< Own shard when no whole copy is kept, or a persistent unit's source.
     Tensor secondary;  ///< hpZ: own piece of the secondary copy.
     bool secondary_valid = false;
     View gathered;  ///< In the arena or on demand while acquired.

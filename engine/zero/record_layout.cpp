@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero3d/engine/zero/stagger.h"
+
 namespace zero3d {
 namespace {
 
@@ -15,15 +17,23 @@ RecordLayout::RecordLayout(std::int64_t elements, std::int64_t record_elements,
                            std::vector<RecordPart> parts)
     : elements_(elements), record_elements_(record_elements), parts_(std::move(parts)) {}
 
+std::int64_t RecordLayout::part_bytes(std::size_t part, std::int64_t count) const {
+  return count * static_cast<std::int64_t>(size_of(parts_[part].dtype));
+}
+
 std::int64_t RecordLayout::part_offset(std::size_t part, std::int64_t count) const {
   std::int64_t offset = 0;
-  for (std::size_t i = 0; i < part; ++i)
-    offset += count * static_cast<std::int64_t>(size_of(parts_[i].dtype));
+  for (std::size_t i = 1; i <= part; ++i) {
+    offset += part_bytes(i - 1, count);
+    offset = Stagger::place(offset, part_bytes(i, count), static_cast<int>(i));
+  }
   return offset;
 }
 
 std::int64_t RecordLayout::record_bytes(std::int64_t count) const {
-  return round_up(part_offset(parts_.size(), count), kAlignment);
+  if (parts_.empty() || count == 0) return 0;
+  const std::size_t last = parts_.size() - 1;
+  return round_up(part_offset(last, count) + part_bytes(last, count), kAlignment);
 }
 
 std::int64_t RecordLayout::offset(std::int64_t element) const {

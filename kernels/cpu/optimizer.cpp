@@ -15,6 +15,7 @@
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/optimizer.cpp"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "zero3d/kernels/cpu/optimizer_rules-inl.h"
@@ -77,6 +78,36 @@ HWY_INLINE void update_lanes(const Body& body, const Pointers& at, std::int64_t 
   if constexpr (Body::kMaster == Use::update) store(p, at.master + i, lanes);
 }
 
+/// Bytes that the loops ask for ahead of what they read: enough to keep memory busy during
+/// divisions and roots, and less than arrays are apart modulo a page (Stagger::kLines), which would
+/// otherwise evict each other's.
+inline constexpr std::int64_t kAhead = 384;
+
+HWY_INLINE void prefetch(const float* data) {
+  hwy::Prefetch(reinterpret_cast<const std::byte*>(data) + kAhead);
+}
+
+template <class Body>
+HWY_INLINE void prefetch(const Pointers& at, std::int64_t i) {
+  if constexpr (Body::kMaster != Use::none) prefetch(at.master + i);
+  prefetch(at.gradient + i);
+  for (unsigned s = 0; s < 3; ++s)
+    if (Body::kLoads >> s & 1u) prefetch(at.states[s] + i);
+}
+
+template <class Body>
+HWY_INLINE void update_block(const Body& body, const Pointers& at, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(float);
+  std::int64_t i = 0;
+  for (; i + kLine <= count; i += kLine) {
+    prefetch<Body>(at, i);
+    for (std::int64_t j = i; j < i + kLine; j += static_cast<std::int64_t>(kLanes))
+      update_lanes(body, at, j, AllLanes{});
+  }
+  for_lanes(count - i,
+            [&](std::int64_t j, auto lanes) HWY_ATTR { update_lanes(body, at, i + j, lanes); });
+}
+
 template <class Body, class Constants>
 void loop(const Constants& constants, const ElementArrays& arrays, std::int64_t begin,
           std::int64_t end) {
@@ -91,8 +122,7 @@ void loop(const Constants& constants, const ElementArrays& arrays, std::int64_t 
     for (unsigned s = 0; s < 3; ++s)
       if ((Body::kLoads | Body::kStores) >> s & 1u)
         at.states[s] = open(arrays.states[s], first, count, buffers[2 + s], Body::kLoads >> s & 1u);
-    for_lanes(count, [&body, at](std::int64_t i, auto lanes)
-                         HWY_ATTR { update_lanes(body, at, i, lanes); });
+    update_block(body, at, count);
     for (unsigned s = 0; s < 3; ++s)
       if (Body::kStores >> s & 1u) close(arrays.states[s], first, count, at.states[s]);
     if constexpr (Body::kMaster == Use::update) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "zero3d/core/text.h"
+#include "zero3d/engine/zero/stagger.h"
 #include "zero3d/engine/zero/tile_window.h"
 #include "zero3d/engine/zero/update_plan.h"
 
@@ -126,8 +127,13 @@ TEST(RecordLayout, ATileIsOneRangeOfWholePagesAndNothingOverlaps) {
       EXPECT_EQ(to % RecordLayout::kAlignment, 0);
       const View bytes = all.flat(from, to - from);
       const std::byte* last = bytes.data();
+      std::set<std::ptrdiff_t> bases;
       for (std::size_t part = 0; part < parts.size(); ++part) {
         const View view = layout.view(bytes, begin, part, begin, count);
+        if (static_cast<std::int64_t>(view.bytes()) >= Stagger::kSmall) {
+          EXPECT_TRUE(bases.insert((view.data() - bytes.data()) % Stagger::kPage).second)
+              << "two parts of a record begin at the same place of a page";
+        }
         EXPECT_EQ(view.numel(), count);
         EXPECT_EQ(view.dtype(), parts[part].dtype);
         EXPECT_EQ((view.data() - all.data()) % 64, 0);
@@ -141,8 +147,38 @@ TEST(RecordLayout, ATileIsOneRangeOfWholePagesAndNothingOverlaps) {
       begin += count;
     }
     EXPECT_LE(payload, layout.bytes());
+    const std::int64_t records = (elements + record - 1) / record;
+    EXPECT_LE(layout.bytes(), payload + records * std::ssize(parts) * 3 * Stagger::kPage);
   }
   EXPECT_EQ(RecordLayout().bytes(), 0);
+}
+
+TEST(Stagger, NoTwoArraysBeginAtTheSamePlaceOfAPageWhereverTheyAreAllocated) {
+  const std::unique_ptr<Device> device = make_cpu_device({});
+  for (const std::int64_t elements : {1 << 14, 1 << 17, 1 << 18, 1 << 22}) {
+    std::vector<StaggeredTensor> arrays;
+    std::set<std::intptr_t> places, pages;
+    for (int colour = 0; colour < 6; ++colour) {
+      const std::int64_t before = device->memory().use().current;
+      const StaggeredTensor& array = arrays.emplace_back(device->memory(), DType::f32, elements,
+                                                         Category::other, ArrayColour{colour});
+      EXPECT_EQ(array.numel(), elements);
+      EXPECT_EQ(device->memory().use().current - before,
+                4 * elements + Stagger::slack(4 * elements));
+      const auto base = reinterpret_cast<std::intptr_t>(array.view().data());
+      EXPECT_EQ(base % 64, 0);
+      places.insert(base % Stagger::kPage);
+      pages.insert(base % Stagger::kPeriod / Stagger::kPage);
+    }
+    EXPECT_EQ(places.size(), 6u) << elements;
+    if (4 * elements >= Stagger::kLarge) {
+      EXPECT_EQ(pages.size(), 6u) << elements;
+    }
+  }
+  const StaggeredTensor small(device->memory(), DType::f32, 1024, Category::other,
+                              ArrayColour::gradient);
+  EXPECT_EQ(Stagger::slack(4096), 0);
+  EXPECT_EQ(small.numel(), 1024);
 }
 
 /// Writes down what it is asked, as "open 0:2048 in 1".
