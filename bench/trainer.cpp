@@ -6,20 +6,11 @@
 
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
-#include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/models/build.h"
 
 namespace zero3d::bench {
 namespace {
-
-Config parse(const std::string& text, int ranks) {
-  LoadOptions options;
-  options.ranks = ranks;
-  const LoadResult loaded = load_config_text(text, "benchmark", options);
-  loaded.require_ok();
-  return loaded.config;
-}
 
 std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> result;
@@ -54,7 +45,6 @@ double gpt2_product_flop(const ModelConfig& model, std::int64_t tokens) {
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> communicator)
     : communicator_(std::move(communicator)),
       mesh_(*communicator_),
-      config_(parse(options.config, communicator_->size())),
       module_(build_model(options.model)) {
   CpuDeviceOptions device;
   device.rank = communicator_->rank();
@@ -62,10 +52,11 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> co
   device_ = make_cpu_device(device);
   EngineOptions engine;
   engine.sequence_length = options.sequence;
-  engine_ = std::make_unique<Engine>(train_settings(config_), *module_, mesh_, *device_, engine);
+  const TrainSettings settings = load_settings(options.config, communicator_->size());
+  engine_ = std::make_unique<Engine>(settings, *module_, mesh_, *device_, engine);
 
-  const std::int64_t batch = config_.train_micro_batch_size_per_gpu;
-  const std::int64_t micro_batches = config_.gradient_accumulation_steps;
+  const std::int64_t batch = settings.micro_batch;
+  const std::int64_t micro_batches = settings.accumulation;
   const std::int64_t row = options.sequence + 1;  // targets are the next tokens
   std::minstd_rand random(static_cast<unsigned>(communicator_->rank() + 1));
   std::uniform_int_distribution<std::int32_t> token(

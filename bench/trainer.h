@@ -51,7 +51,6 @@ class Trainer {
  private:
   std::unique_ptr<Communicator> communicator_;
   Mesh mesh_;
-  Config config_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;

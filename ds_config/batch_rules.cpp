@@ -56,9 +56,23 @@ std::int64_t product(std::int64_t a, std::int64_t b, std::int64_t c) {
 class BatchTriple {
  public:
   BatchTriple(Reader& reader, const JsonValue& root, Config& config)
-      : reader_(reader), root_(root), config_(config), dp_(config.degrees.dp) {}
+      : reader_(reader),
+        root_(root),
+        config_(config),
+        dp_(config.degrees.dp),
+        train_(config.integer(kTrain)),
+        micro_(config.integer(kMicro)),
+        accumulation_(config.integer(kAccumulation)) {}
 
   void finish() {
+    complete();
+    config_.set(kTrain, JsonValue(train_));
+    config_.set(kMicro, JsonValue(micro_));
+    config_.set(kAccumulation, JsonValue(accumulation_));
+  }
+
+ private:
+  void complete() {
     const bool train = given(kTrain);
     const bool micro = given(kMicro);
     const bool accumulation = given(kAccumulation);
@@ -71,19 +85,12 @@ class BatchTriple {
                                         : std::string(" (with one of them the others follow)")));
       return;
     }
-    if (!positive(kTrain, config_.train_batch_size) ||
-        !positive(kMicro, config_.train_micro_batch_size_per_gpu) ||
-        !positive(kAccumulation, config_.gradient_accumulation_steps)) {
-      return;
-    }
     if (train && micro && accumulation) {
       all_given();
     } else if (train && micro) {
-      derive_from_train(config_.gradient_accumulation_steps, kAccumulation, kMicro,
-                        config_.train_micro_batch_size_per_gpu);
+      derive_from_train(accumulation_, kAccumulation, kMicro, micro_);
     } else if (train && accumulation) {
-      derive_from_train(config_.train_micro_batch_size_per_gpu, kMicro, kAccumulation,
-                        config_.gradient_accumulation_steps);
+      derive_from_train(micro_, kMicro, kAccumulation, accumulation_);
     } else if (train) {
       only_train();
     } else {
@@ -91,7 +98,6 @@ class BatchTriple {
     }
   }
 
- private:
   bool given(std::string_view key) const {
     const JsonValue* value = root_.find(key);
     return value != nullptr && !value->is_null();
@@ -102,80 +108,67 @@ class BatchTriple {
     return value == nullptr ? TextPosition{} : value->position();
   }
 
-  bool positive(std::string_view key, std::int64_t value) {
-    if (!given(key) || value > 0) return true;
-    reader_.error(std::string(key), concat("expected an integer > 0, found ", value),
-                  position(key));
-    return false;
-  }
-
   void refuse(const std::string& message) {
     reader_.error(std::string(kTrain), message + explain_dp(config_.degrees), position(kTrain));
   }
 
   void all_given() {
-    const std::int64_t train = config_.train_batch_size;
-    const std::int64_t micro = config_.train_micro_batch_size_per_gpu;
-    const std::int64_t accumulation = config_.gradient_accumulation_steps;
-    const std::int64_t fits = product(micro, accumulation, dp_);
-    if (fits == train && fits != INT64_MAX) return;
+    const std::int64_t fits = product(micro_, accumulation_, dp_);
+    if (fits == train_ && fits != INT64_MAX) return;
     if (fits == INT64_MAX) {
-      refuse(concat(kMicro, " ", micro, " x ", kAccumulation, " ", accumulation, " x dp ", dp_,
+      refuse(concat(kMicro, " ", micro_, " x ", kAccumulation, " ", accumulation_, " x dp ", dp_,
                     " is beyond 64 bits; lower them"));
       return;
     }
     std::string fix = concat("set ", kTrain, " to ", fits);
-    if (train % product(micro, dp_, 1) == 0) {
-      fix += concat(", or ", kAccumulation, " to ", train / (micro * dp_));
-    } else if (train % product(accumulation, dp_, 1) == 0) {
-      fix += concat(", or ", kMicro, " to ", train / (accumulation * dp_));
+    if (train_ % product(micro_, dp_, 1) == 0) {
+      fix += concat(", or ", kAccumulation, " to ", train_ / (micro_ * dp_));
+    } else if (train_ % product(accumulation_, dp_, 1) == 0) {
+      fix += concat(", or ", kMicro, " to ", train_ / (accumulation_ * dp_));
     }
-    refuse(concat(kTrain, " is ", train, ", but ", kMicro, " ", micro, " x ", kAccumulation, " ",
-                  accumulation, " x dp ", dp_, " = ", fits, "; ", fix));
+    refuse(concat(kTrain, " is ", train_, ", but ", kMicro, " ", micro_, " x ", kAccumulation, " ",
+                  accumulation_, " x dp ", dp_, " = ", fits, "; ", fix));
   }
 
   void derive_from_train(std::int64_t& target, std::string_view target_key,
                          std::string_view divisor_key, std::int64_t divisor) {
-    const std::int64_t train = config_.train_batch_size;
     const std::int64_t step = product(divisor, dp_, 1);
-    if (train % step != 0) {
+    if (train_ % step != 0) {
       const std::string factors = concat(divisor_key, " ", divisor, " x dp ", dp_, " = ", step);
-      if (train < step) {
-        refuse(concat(kTrain, " ", train, " is smaller than ", factors, ", so ", target_key,
+      if (train_ < step) {
+        refuse(concat(kTrain, " ", train_, " is smaller than ", factors, ", so ", target_key,
                       " would be 0; set ", kTrain, " to ", step, " or a multiple of it, or lower ",
                       divisor_key));
       } else {
-        refuse(concat(kTrain, " ", train, " is not a multiple of ", factors, "; set ", kTrain,
-                      " to ", near_multiples(train, step), ", or change ", divisor_key));
+        refuse(concat(kTrain, " ", train_, " is not a multiple of ", factors, "; set ", kTrain,
+                      " to ", near_multiples(train_, step), ", or change ", divisor_key));
       }
       return;
     }
-    target = train / step;
+    target = train_ / step;
     reader_.record(std::string(target_key), ValueSource::derived,
                    concat(kTrain, " / (", divisor_key, " x dp)"));
   }
 
   void only_train() {
-    const std::int64_t train = config_.train_batch_size;
-    if (train % dp_ != 0) {
-      refuse(concat(kTrain, " ", train, " is not divisible by dp ", dp_, "; set it to ",
-                    near_multiples(train, dp_)));
+    if (train_ % dp_ != 0) {
+      refuse(concat(kTrain, " ", train_, " is not divisible by dp ", dp_, "; set it to ",
+                    near_multiples(train_, dp_)));
       return;
     }
-    config_.train_micro_batch_size_per_gpu = train / dp_;
-    config_.gradient_accumulation_steps = 1;
+    micro_ = train_ / dp_;
+    accumulation_ = 1;
     reader_.record(std::string(kMicro), ValueSource::derived, concat(kTrain, " / dp"));
     reader_.record(std::string(kAccumulation), ValueSource::derived, "1, since neither is stated");
   }
 
   void derive_train(bool accumulation) {
     if (!accumulation) {
-      config_.gradient_accumulation_steps = 1;
+      accumulation_ = 1;
       reader_.record(std::string(kAccumulation), ValueSource::derived, "1, since it is not stated");
     }
-    config_.train_batch_size =
-        product(config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps, dp_);
-    if (config_.train_batch_size == INT64_MAX) {
+    train_ = product(micro_, accumulation_, dp_);
+    if (train_ == INT64_MAX) {
       refuse(concat(kMicro, " x ", kAccumulation, " x dp is beyond 64 bits; lower them"));
       return;
     }
@@ -187,6 +180,9 @@ class BatchTriple {
   const JsonValue& root_;
   Config& config_;
   std::int64_t dp_;
+  std::int64_t train_;
+  std::int64_t micro_;
+  std::int64_t accumulation_;
 };
 
 }  // namespace

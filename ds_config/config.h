@@ -1,6 +1,6 @@
-// The typed ds_config: one struct a section, named as in the file, defaults as DeepSpeed's. A
-// Config from load.h is complete: the batch triple, overlap_comm and the degrees are resolved. What
-// the sections mean is in docs/config.md, generated from the descriptions in this folder's sources.
+// A ds_config with every value resolved: all known keys, in a fixed order, named as in the file;
+// docs/config.md, generated from this folder's tables, says what they mean. A Config from load.h is
+// complete: the batch triple, overlap_comm and the degrees are resolved too.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,10 @@
 #include <string_view>
 
 #include "zero3d/core/dtype.h"
-#include "zero3d/ds_config/observability_sections.h"
-#include "zero3d/ds_config/parallel_sections.h"
-#include "zero3d/ds_config/params.h"
-#include "zero3d/ds_config/precision_sections.h"
-#include "zero3d/ds_config/run_sections.h"
-#include "zero3d/ds_config/zero_section.h"
+#include "zero3d/formats/json_value.h"
+#include "zero3d/optim/parameters.h"
 
 namespace zero3d {
-
-struct OptimizerConfig {
-  std::optional<std::string> type;  ///< As written: "AdamW", "adam", "SGD"; compare with is().
-  ConfigParams params;
-  bool legacy_fusion = false;
-  /// Case-insensitive, as DeepSpeed resolves the names it knows.
-  bool is(std::string_view name) const;
-};
-
-struct SchedulerConfig {
-  std::optional<std::string> type;  ///< Exact: "WarmupLR", "WarmupDecayLR", ...
-  ConfigParams params;
-};
 
 /// ranks = dp x tp x pp (dp = outer data-parallel degree x sp when sequence parallel).
 struct ParallelDegrees {
@@ -41,63 +24,29 @@ struct ParallelDegrees {
 };
 
 struct Config {
-  // Batch triple, all three resolved: train = micro x accumulation x degrees.dp.
-  std::int64_t train_batch_size = 0;
-  std::int64_t train_micro_batch_size_per_gpu = 0;
-  std::int64_t gradient_accumulation_steps = 0;
-
-  bool managed_gradient_accumulation = true;    ///< False: the caller owns the boundary.
-  std::optional<std::int64_t> steps_per_print;  ///< Absent: no progress lines.
-  bool dump_state = false;
-  bool disable_python_gc = false;
-  bool disable_allgather = false;
-  std::optional<DType> communication_data_type;  ///< Absent: see communication_dtype().
-  DType seq_parallel_communication_data_type = DType::f32;
-  bool prescale_gradients = false;
-  double gradient_predivide_factor = 1.0;
-  std::string gradient_allreduce_op = "mean";  ///< "mean" or "sum".
-  double gradient_clipping = 1.0;              ///< Global L2 norm; <= 0 off.
-  bool zero_allow_untested_optimizer = false;
-  bool zero_force_ds_cpu_optimizer = true;
-  bool wall_clock_breakdown = false;
-  bool memory_breakdown = false;
-  std::optional<std::int64_t> vocabulary_size;
-  bool dataloader_drop_last = false;
-  bool use_data_before_expert_parallelism = false;
-  std::optional<std::string> log_level;
-  std::int64_t allgather_size = 500'000'000;
-  std::optional<std::int64_t> sequence_parallel_size;
-  std::optional<std::int64_t> data_parallel_size;
-  JsonValue datastates_ckpt = JsonValue(false);  ///< false: off; anything else is its settings.
-
-  std::optional<OptimizerConfig> optimizer;
-  std::optional<SchedulerConfig> scheduler;
-  Fp16Config fp16;
-  Bf16Config bf16;
-  TorchAutocastConfig torch_autocast;
-  DataTypesConfig data_types;
-  ZeroConfig zero_optimization;
-  AioConfig aio;
-  ActivationCheckpointingConfig activation_checkpointing;
-  PipelineConfig pipeline;
-  TensorParallelConfig tensor_parallel;
-  ExpertParallelConfig expert_parallel;
-  FileMonitorConfig tensorboard;
-  FileMonitorConfig csv_monitor;
-  WandbConfig wandb;
-  CometConfig comet;
-  CommsLoggerConfig comms_logger;
-  FlopsProfilerConfig flops_profiler;
-  TimersConfig timers;
-  AutotuningConfig autotuning;
-  CheckpointConfig checkpoint;
-  DataEfficiencyConfig data_efficiency;
-  HybridEngineConfig hybrid_engine;
-  CompileConfig compile;
-  WeightQuantizationConfig weight_quantization;
-
+  JsonValue values;
   ParallelDegrees degrees;
+
+  /// The value at "section.key"; null inside a section that is null. Throws Error(kInvalid) for a
+  /// key that no ds_config has.
+  const JsonValue& at(std::string_view path) const;
+  /// True or false; null is false.
+  bool flag(std::string_view path) const;
+  /// Throw Error(kInvalid) when the value is of another type, null included.
+  std::int64_t integer(std::string_view path) const;
+  double number(std::string_view path) const;
+  const std::string& text(std::string_view path) const;
+  bool has(std::string_view path) const { return !at(path).is_null(); }
+  void set(std::string_view path, JsonValue value);
+
+  int stage() const { return static_cast<int>(integer("zero_optimization.stage")); }
+  /// Whether zero_optimization.`section` ("offload_param", "offload_optimizer") names a device.
+  bool offloads(std::string_view section) const;
 };
+
+/// A value of optimizer.params or scheduler.params; nothing for an object, or a list of other
+/// things than numbers.
+std::optional<ParameterValue> parameter_value(const JsonValue& value);
 
 /// "fp16", "float16", "half", "torch.float16", ... -> DType; nothing for other spellings (int8
 /// included: DeepSpeed knows it, training does not).

@@ -4,9 +4,11 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/reader.h"
 
 namespace zero3d::config {
 
@@ -100,6 +102,12 @@ void Reader::refuse(const Field& field, const std::string& path, const JsonValue
 std::optional<bool> Reader::to_bool(const Field& field, const std::string& path,
                                     const JsonValue& value) {
   if (value.is_bool()) return value.as_bool();
+  if (field.kind == Kind::bit && value.is_integer()) return value.as_integer() != 0;
+  if (field.kind == Kind::bit || (field.no_text && value.is_string())) {
+    refuse(field, path, value, "true or false",
+           value.is_string() && !value.is_quoteless() ? "write it without quotes" : "");
+    return std::nullopt;
+  }
   if (value.is_number() && (value.as_number() == 0 || value.as_number() == 1)) {
     return value.as_number() == 1;
   }
@@ -127,11 +135,16 @@ std::optional<std::int64_t> Reader::to_integer(const Field& field, const std::st
   const std::string bounds = field.range.text();
   const std::string expected = concat("an integer", bounds.empty() ? "" : " ", bounds);
   std::optional<double> number;
-  if (value.is_bool() && !field.plain_integer) number = value.as_bool() ? 1 : 0;
+  if (value.is_bool() && !field.plain_number) number = value.as_bool() ? 1 : 0;
   if (value.is_number()) number = value.as_number();
+  if (value.is_string() && field.no_text) {
+    refuse(field, path, value, expected,
+           value.is_quoteless() ? "" : "write the number without quotes");
+    return std::nullopt;
+  }
   if (value.is_string()) {
     number = spelt_integer(value.as_string());
-    if (field.plain_integer && value.as_string().find('.') != std::string::npos) number.reset();
+    if (field.plain_number && value.as_string().find('.') != std::string::npos) number.reset();
     if (!number) {
       const auto meant = spelt_number(value.as_string());
       std::string fix = value.is_quoteless() ? quoteless_hint(value) : std::string();
@@ -175,7 +188,7 @@ std::optional<double> Reader::to_number(const Field& field, const std::string& p
   const std::string bounds = field.range.text();
   const std::string expected = concat("a number", bounds.empty() ? "" : " ", bounds);
   std::optional<double> number;
-  if (value.is_bool() && !field.plain_integer) number = value.as_bool() ? 1 : 0;
+  if (value.is_bool() && !field.plain_number) number = value.as_bool() ? 1 : 0;
   if (value.is_number()) number = value.as_number();
   if (value.is_string()) number = spelt_number(value.as_string());
   if (!number) {
@@ -191,53 +204,38 @@ std::optional<double> Reader::to_number(const Field& field, const std::string& p
 
 std::optional<std::string> Reader::to_text(const Field& field, const std::string& path,
                                            const JsonValue& value) {
+  const std::vector<std::string_view> names = split_names(field.choices);
+  std::string list;
+  for (const std::string_view name : names)
+    list += concat(list.empty() ? "" : ", ", "\"", name, "\"");
   if (!value.is_string()) {
-    std::string list;
-    for (const std::string& choice : field.choices) {
-      list += concat(list.empty() ? "" : ", ", "\"", choice, "\"");
-    }
     refuse(field, path, value, list.empty() ? std::string("a string") : concat("one of ", list),
            value.is_null() && !field.nullable ? "remove the key for its default" : "");
     return std::nullopt;
   }
-  if (field.choices.empty()) return value.as_string();
-  for (const std::string& choice : field.choices) {
-    if (choice == value.as_string() ||
-        (field.any_case && lower(choice) == lower(value.as_string()))) {
-      return choice;
-    }
+  if (names.empty()) return value.as_string();
+  for (const std::string_view name : names) {
+    if (name == value.as_string() || (field.any_case && lower(name) == lower(value.as_string())))
+      return std::string(name);
   }
-  std::string list;
-  for (const std::string& choice : field.choices) {
-    list += concat(list.empty() ? "" : ", ", "\"", choice, "\"");
-  }
-  const std::vector<std::string_view> names(field.choices.begin(), field.choices.end());
   std::string fix = did_you_mean(lower(value.as_string()), names);
   if (value.is_quoteless() && fix.empty()) fix = quoteless_hint(value);
   refuse(field, path, value, concat("one of ", list), fix);
   return std::nullopt;
 }
 
-std::optional<std::vector<std::string>> Reader::to_texts(const Field& field,
-                                                         const std::string& path,
-                                                         const JsonValue& value) {
-  std::vector<std::string> result;
-  bool fits = value.is_array();
-  for (const JsonValue& item : value.items()) {
-    if (!item.is_string() ||
-        (!field.choices.empty() && std::find(field.choices.begin(), field.choices.end(),
-                                             item.as_string()) == field.choices.end())) {
-      fits = false;
-      break;
-    }
-    result.push_back(item.as_string());
-  }
-  if (fits) return result;
-  std::string expected = "a list of strings";
-  if (!field.choices.empty()) {
-    expected = "a list out of";
-    for (const std::string& choice : field.choices) expected += concat(" \"", choice, "\"");
-  }
+std::optional<JsonValue> Reader::to_texts(const Field& field, const std::string& path,
+                                          const JsonValue& value) {
+  const std::vector<std::string_view> names = split_names(field.choices);
+  const bool fits =
+      value.is_array() &&
+      std::all_of(value.items().begin(), value.items().end(), [&](const JsonValue& item) {
+        return item.is_string() && (names.empty() || std::find(names.begin(), names.end(),
+                                                               item.as_string()) != names.end());
+      });
+  if (fits) return value;
+  std::string expected = names.empty() ? "a list of strings" : "a list out of";
+  for (const std::string_view name : names) expected += concat(" \"", name, "\"");
   refuse(field, path, value, expected,
          value.is_string() ? concat("write [", value.excerpt(), "]") : std::string());
   return std::nullopt;

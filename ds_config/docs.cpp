@@ -2,8 +2,8 @@
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
-#include "zero3d/ds_config/known_types.h"
-#include "zero3d/ds_config/support.h"
+#include "zero3d/ds_config/reader.h"
+#include "zero3d/optim/known_types.h"
 
 namespace zero3d {
 
@@ -76,10 +76,8 @@ constexpr std::string_view kAuto =
     "default. What is left is one error that lists every such key and the option that supplies "
     "it.\n";
 
-std::string_view status(const std::string& path) {
-  const config::SupportEntry* entry = config::find_support(path);
-  if (entry == nullptr) return "yes";
-  switch (entry->support) {
+std::string_view status(config::Support support) {
+  switch (support) {
     case config::Support::implemented:
       return "yes";
     case config::Support::no_effect:
@@ -93,59 +91,82 @@ std::string_view status(const std::string& path) {
   return "";
 }
 
+std::string_view kind_text(config::Kind kind) {
+  switch (kind) {
+    case config::Kind::flag:
+    case config::Kind::bit:
+      return "bool";
+    case config::Kind::integer:
+      return "int";
+    case config::Kind::number:
+      return "float";
+    case config::Kind::text:
+      return "string";
+    case config::Kind::texts:
+      return "list of strings";
+    case config::Kind::object:
+    case config::Kind::section:
+      return "object";
+    case config::Kind::any:
+      return "any";
+  }
+  return "";
+}
+
 std::string type_text(const config::Field& field) {
-  std::string text = field.type;
-  if (!field.choices.empty()) {
-    text.clear();
-    for (const std::string& choice : field.choices) {
-      text += concat(text.empty() ? "" : ", ", "`", choice, "`");
+  std::string text(field.type.empty() ? kind_text(field.kind) : field.type);
+  if (!field.choices.empty() && field.type.empty()) {
+    text = field.kind == config::Kind::texts ? "list of " : "";
+    const char* separator = "";
+    for (const std::string_view choice : config::split_names(field.choices)) {
+      text += concat(separator, "`", choice, "`");
+      separator = ", ";
     }
-    if (field.type.substr(0, 4) == "list") text = "list of " + text;
   }
   const std::string range = field.range.text();
-  if (!range.empty() && text.find('>') == std::string::npos && field.name != "stage") {
+  if (!range.empty() && text.find('>') == std::string::npos && field.name != "stage")
     text += concat(" ", range);
-  }
   if (field.nullable && text.find("null") == std::string::npos) text += " or null";
   return text;
 }
 
-void append_section(std::string& out, const config::Section& section, const std::string& path) {
-  const JsonValue defaults = section.write(section.defaults.get());
+/// `inherited`: what zero3d makes of the whole section, unless a key says otherwise.
+void append_section(std::string& out, const config::Section& section, const std::string& path,
+                    config::Support inherited) {
   out += concat("\n## ", path.empty() ? "Top level" : "`" + path + "`",
                 section.strict ? " (strict)" : "",
                 "\n\n| key | type | default | effect | here |\n|---|---|---|---|---|\n");
-  std::vector<const config::Field*> nested;
+  const auto support = [&](const config::Field& field) {
+    return field.support == config::Support::implemented ? inherited : field.support;
+  };
   for (const config::Field& field : section.fields) {
     if (field.hidden) continue;
-    const std::string key = config::join_path(path, field.name);
-    const JsonValue* value = defaults.find(field.name);
-    std::string shown =
-        value == nullptr || value->is_object() ? "" : concat("`", value->dump(), "`");
+    const JsonValue value = config::default_value(field);
+    std::string shown = value.is_object() ? "" : concat("`", value.dump(), "`");
     if (field.name.substr(0, 6) == "train_" || field.name == "gradient_accumulation_steps")
       shown = "derived";
     std::string name = concat("`", field.name, "`");
     if (!field.alias.empty()) name += concat(", also `", field.alias, "`");
-    out += concat(
-        "| ", name, " | ", type_text(field), " | ", shown, " | ", field.effect, " | ",
-        field.nested != nullptr && config::find_support(key) == nullptr ? "see below" : status(key),
-        " |\n");
-    if (field.nested != nullptr) nested.push_back(&field);
+    const bool below = field.nested != nullptr && support(field) == config::Support::implemented;
+    out += concat("| ", name, " | ", type_text(field), " | ", shown, " | ", field.effect, " | ",
+                  below ? "see below" : status(support(field)), " |\n");
   }
-  for (const config::Field* field : nested) {
-    append_section(out, *field->nested, config::join_path(path, field->name));
+  for (const config::Field& field : section.fields) {
+    if (field.nested != nullptr)
+      append_section(out, *field.nested, config::join_path(path, field.name), support(field));
   }
 }
 
-void append_types(std::string& out, std::span<const config::KnownType> types, const char* title) {
+void append_types(std::string& out, std::span<const KnownType> types, const char* title) {
   out += concat("\n## ", title, "\n");
-  for (const config::KnownType& type : types) {
+  for (const KnownType& type : types) {
+    if (type.own) continue;
     out += concat("\n### `", type.name, "`\n\n");
     if (!type.note.empty()) out += concat(type.note, "\n\n");
     out += "| parameter | type | default | effect |\n|---|---|---|---|\n";
-    for (const config::KnownParam& param : type.params) {
-      out += concat("| `", param.name, "` | ", config::describe(param.kind), " | ",
-                    param.default_value, " | ", param.effect, " |\n");
+    for (const KnownParam& param : type.params) {
+      out += concat("| `", param.name, "` | ", describe(param.kind), " | ", param.default_value,
+                    " | ", param.effect, " |\n");
     }
   }
 }
@@ -154,10 +175,10 @@ void append_types(std::string& out, std::span<const config::KnownType> types, co
 
 std::string config_reference() {
   std::string out(kIntroduction);
-  append_section(out, config::root_section(), "");
+  append_section(out, config::kRoot, "", config::Support::implemented);
   out += kAuto;
-  append_types(out, config::known_optimizers(), "Optimizer types and their parameters");
-  append_types(out, config::known_schedules(), "Schedule types and their parameters");
+  append_types(out, known_optimizers(), "Optimizer types and their parameters");
+  append_types(out, known_schedules(), "Schedule types and their parameters");
   return out;
 }
 

@@ -1,259 +1,225 @@
-// How a section of ds_config is described: one table a section with a line for each key. Parsing,
-// the resolved output, the documentation and the suggestions for misspelt keys all come from it.
+// How a section of ds_config is described: one table a section, one row a key. Parsing, the
+// resolved output, what zero3d makes of a key, the documentation and the suggestions for misspelt
+// keys all come from these rows.
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
+#include <variant>
 #include <vector>
 
-#include "zero3d/ds_config/reader.h"
+#include "zero3d/ds_config/config.h"
 
 namespace zero3d::config {
 
+class Reader;
+struct Section;
+
+/// Numbers a field takes; the bounds belong to it unless said to be open.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool open_low = false;
+  bool open_high = false;
+  bool contains(double value) const;
+  /// "> 0", ">= 0", "0 <= value <= 1", "" when anything goes.
+  std::string text() const;
+};
+
+/// `bit`: a flag that DeepSpeed combines by a bitwise or: booleans and integers only, no words.
+enum class Kind { flag, bit, integer, number, text, texts, object, any, section };
+
+/// What zero3d makes of a key.
+enum class Support {
+  implemented,
+  no_effect,       ///< Nothing to do here; often without effect in DeepSpeed as well.
+  not_yet,         ///< The result of training is the same without it.
+  changes_result,  ///< The result would differ: train refuses it unless told otherwise.
+  refused          ///< The run cannot start with it.
+};
+/// Whether a configuration asks for the key; without one: its flag, or the section's `enabled`, is
+/// true.
+using Condition = bool (*)(const Config&);
+
+using Default = std::variant<std::monostate, bool, std::int64_t, double, std::string_view>;
+
 /// One key. The flags say how DeepSpeed treats odd values of it.
 struct Field {
-  std::string name;    ///< As the resolved configuration spells it.
-  std::string alias;   ///< Another accepted spelling, "" when there is none.
-  std::string type;    ///< "int >= 0", "bool", ...: for messages and the documentation.
-  std::string effect;  ///< What the key does, a sentence or two.
+  std::string_view name;  ///< As the resolved configuration spells it.
+  Kind kind = Kind::any;
+  Default fallback;         ///< Lists: names separated by "|". Without one: null.
+  std::string_view effect;  ///< What the key does, a sentence or two.
+  const Section* nested = nullptr;
+
+  std::string_view alias;    ///< Another accepted spelling.
+  std::string_view type;     ///< For the documentation, where `kind` does not tell all.
+  std::string_view choices;  ///< Separated by "|".
   Range range;
-  std::vector<std::string> choices;
+  int first_stage = 0;  ///< Of ZeRO: without effect at others.
+  int last_stage = 3;
+  Support support = Support::implemented;
+  std::string_view would;  ///< What it would have done.
+  Condition active = nullptr;
+
   bool any_case = false;       ///< Choices match in any case.
   bool nullable = false;       ///< null is a value, or stands for the default.
   bool checked = false;        ///< An odd value is an error although the section is lenient.
   bool auto_default = false;   ///< "auto" stands for the default (always so in a strict section).
-  bool auto_is_value = false;  ///< "auto" is a value of its own.
-  bool plain_integer = false;  ///< No booleans, and no "1000.0" in a string.
+  bool auto_is_value = false;  ///< "auto" is not the default but for the field to judge.
+  bool plain_number = false;   ///< No booleans, and no "1000.0" in a string.
+  bool no_text = false;        ///< No value in quotes.
   bool lenient_kind = false;   ///< A section that DeepSpeed does not look into while reading.
+  bool absent = false;         ///< A section that is null unless it is there.
   bool legacy = false;         ///< Deprecated: reported as it was, never written to a new file.
   bool only_here = false;      ///< DeepSpeed refuses the key: not written while it is the default.
   bool hidden = false;         ///< Not part of the resolved configuration nor of the documentation.
-  const Section* nested = nullptr;
 
-  std::function<void(Reader&, const Field&, const std::string& path, const JsonValue&, void*)> read;
-  std::function<JsonValue(const void*)> write;
+  /// Reads a value that needs code of its own; `out` holds the default.
+  void (*read)(Reader&, const Field&, const std::string& path, const JsonValue&,
+               JsonValue& out) = nullptr;
 
-  Field& also(std::string_view spelling) { return alias = spelling, *this; }
-  Field& at_least(double low) { return range.low = low, *this; }
-  Field& above(double low) { return range.low = low, range.open_low = true, *this; }
-  Field& between(double low, double high) { return range.low = low, range.high = high, *this; }
-  Field& inside(double low, double high) {
-    return between(low, high), range.open_low = range.open_high = true, *this;
+  constexpr Field& also(std::string_view spelling) { return alias = spelling, *this; }
+  constexpr Field& typed(std::string_view text) { return type = text, *this; }
+  constexpr Field& at_least(double low) { return range.low = low, *this; }
+  constexpr Field& above(double low) { return range.open_low = true, at_least(low); }
+  constexpr Field& between(double low, double high) { return range.high = high, at_least(low); }
+  constexpr Field& inside(double low, double high) {
+    return range.open_low = range.open_high = true, between(low, high);
   }
-  Field& one_of(std::vector<std::string> names) { return choices = std::move(names), *this; }
-  Field& any_case_of(std::vector<std::string> names) {
-    return any_case = true, one_of(std::move(names));
+  constexpr Field& one_of(std::string_view names) { return choices = names, *this; }
+  constexpr Field& any_case_of(std::string_view names) { return any_case = true, one_of(names); }
+  constexpr Field& stages(int first, int last) {
+    return first_stage = first, last_stage = last, *this;
   }
-  Field& or_null() { return nullable = true, *this; }
-  Field& check() { return checked = true, *this; }
-  Field& auto_means_default() { return auto_default = true, *this; }
-  Field& not_null() { return nullable = false, *this; }
-  Field& or_auto() { return auto_is_value = true, *this; }
-  Field& plain() { return plain_integer = true, *this; }
-  Field& unread() { return lenient_kind = true, *this; }
-  Field& own() { return only_here = true, *this; }
-  Field& deprecate() { return legacy = true, *this; }
-  Field& hide() { return hidden = true, *this; }
+  constexpr Field& or_null() { return nullable = true, *this; }
+  constexpr Field& not_null() { return nullable = false, *this; }
+  constexpr Field& check() { return checked = true, *this; }
+  constexpr Field& auto_means_default() { return auto_default = true, *this; }
+  constexpr Field& or_auto() { return auto_is_value = true, *this; }
+  constexpr Field& plain() { return plain_number = true, *this; }
+  constexpr Field& unquoted() { return no_text = true, *this; }
+  constexpr Field& unread() { return lenient_kind = true, *this; }
+  constexpr Field& optional() { return absent = nullable = true, *this; }
+  constexpr Field& own() { return only_here = true, *this; }
+  constexpr Field& deprecate() { return legacy = true, *this; }
+  constexpr Field& hide() { return hidden = true, *this; }
+  constexpr Field& by(decltype(read) function) { return read = function, *this; }
+
+  constexpr Field& is(Support what, std::string_view would_do, Condition asked) {
+    return support = what, would = would_do, active = asked, *this;
+  }
+  constexpr Field& none() { return is(Support::no_effect, "", nullptr); }
+  constexpr Field& not_yet(std::string_view what, Condition asked = nullptr) {
+    return is(Support::not_yet, what, asked);
+  }
+  constexpr Field& differs(std::string_view what, Condition asked = nullptr) {
+    return is(Support::changes_result, what, asked);
+  }
+  constexpr Field& refuse(std::string_view what, Condition asked) {
+    return is(Support::refused, what, asked);
+  }
 };
 
 struct Section {
-  std::string name;     ///< The path in the file, "" for the root.
+  std::string_view name;  ///< The path in the file, "" for the root.
+  std::span<const Field> fields;
   bool strict = false;  ///< Unknown keys and odd values are errors.
-  std::vector<Field> fields;
-  std::shared_ptr<const void> defaults;  ///< A default-constructed struct.
 
   const Field* find(std::string_view key) const;
   std::vector<std::string_view> spellings() const;
-  JsonValue write(const void* object) const;
+  /// The section as the resolved configuration holds it when nothing is stated.
+  JsonValue defaults() const;
 };
+JsonValue default_value(const Field& field);
 
-/// Converters by the member's type; an overload for each type that a section holds.
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&, bool& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&, int& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&,
-                std::int64_t& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&, double& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&, std::string& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&,
-                std::vector<std::string>& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&,
-                OffloadDevice& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&, DType& out);
-void read_value(Reader&, const Field&, const std::string& path, const JsonValue&, JsonValue& out);
+std::vector<std::string_view> split_names(std::string_view names);
 
-inline JsonValue write_value(bool value) { return JsonValue(value); }
-inline JsonValue write_value(int value) { return JsonValue(value); }
-inline JsonValue write_value(std::int64_t value) { return JsonValue(value); }
-inline JsonValue write_value(double value) { return JsonValue(value); }
-inline JsonValue write_value(const std::string& value) { return JsonValue(value); }
-inline JsonValue write_value(const JsonValue& value) { return value; }
-JsonValue write_value(const std::vector<std::string>& value);
-JsonValue write_value(OffloadDevice value);
-JsonValue write_value(DType value);
+/// Never asked for: of keys that a rule of their own reports.
+inline bool never(const Config&) { return false; }
 
-/// A flag that DeepSpeed combines by a bitwise or: booleans and integers only, no words.
-void read_bit(Reader&, const Field&, const std::string& path, const JsonValue&, bool& out);
-
+// The rows. A default of nullopt is null, which is then a value too.
 template <typename T>
-struct is_optional : std::false_type {};
-template <typename T>
-struct is_optional<std::optional<T>> : std::true_type {};
-
-std::string type_name(const bool*);
-std::string type_name(const int*);
-std::string type_name(const std::int64_t*);
-std::string type_name(const double*);
-std::string type_name(const std::string*);
-std::string type_name(const std::vector<std::string>*);
-std::string type_name(const OffloadDevice*);
-std::string type_name(const DType*);
-std::string type_name(const JsonValue*);
-template <typename T>
-std::string type_name(const std::optional<T>*) {
-  return type_name(static_cast<const T*>(nullptr));
+constexpr Field row(std::string_view name, Kind kind, std::optional<T> fallback,
+                    std::string_view effect) {
+  Field field{.name = name, .kind = kind, .effect = effect};
+  if (fallback) field.fallback = *fallback;
+  field.nullable = !fallback;
+  return field;
+}
+constexpr Field flag(std::string_view name, std::optional<bool> fallback, std::string_view effect) {
+  return row(name, Kind::flag, fallback, effect);
+}
+constexpr Field bit(std::string_view name, bool fallback, std::string_view effect) {
+  return row<bool>(name, Kind::bit, fallback, effect);
+}
+constexpr Field integer(std::string_view name, std::optional<std::int64_t> fallback,
+                        std::string_view effect) {
+  return row(name, Kind::integer, fallback, effect);
+}
+constexpr Field number(std::string_view name, std::optional<double> fallback,
+                       std::string_view effect) {
+  return row(name, Kind::number, fallback, effect);
+}
+constexpr Field text(std::string_view name, std::optional<std::string_view> fallback,
+                     std::string_view effect) {
+  return row(name, Kind::text, fallback, effect);
+}
+constexpr Field texts(std::string_view name, std::optional<std::string_view> fallback,
+                      std::string_view effect) {
+  return row(name, Kind::texts, fallback, effect);
+}
+constexpr Field any(std::string_view name, std::string_view effect) {
+  return row<bool>(name, Kind::any, std::nullopt, effect);
+}
+constexpr Field object(std::string_view name, std::string_view effect) {
+  return Field{.name = name, .kind = Kind::object, .effect = effect};
+}
+constexpr Field nested(std::string_view name, const Section& section, std::string_view effect) {
+  return Field{.name = name, .kind = Kind::section, .effect = effect, .nested = &section};
+}
+/// An integer or a number whose default is "auto".
+constexpr Field or_auto(Field field) {
+  field.fallback = std::string_view("auto");
+  field.nullable = false;
+  return field.or_auto();
 }
 
-/// Builds the description of the struct S.
-template <typename S>
-class SectionBuilder {
- public:
-  SectionBuilder(std::string name, bool strict) {
-    section_.name = std::move(name);
-    section_.strict = strict;
-    section_.defaults = std::make_shared<S>();
-    section_.fields.reserve(64);
-  }
+/// The rows of a section in which every odd value is an error.
+template <std::size_t N>
+constexpr std::array<Field, N> strictly(std::array<Field, N> fields) {
+  for (Field& field : fields) field.checked = field.auto_default = true;
+  return fields;
+}
 
-  template <typename T>
-  Field& add(std::string_view name, T S::*member, std::string_view effect) {
-    Field& field = append(name, effect);
-    field.type = type_name(static_cast<const T*>(nullptr));
-    field.nullable = is_optional<T>::value;
-    field.read = [member](Reader& reader, const Field& f, const std::string& path,
-                          const JsonValue& value, void* object) {
-      auto& target = static_cast<S*>(object)->*member;
-      if constexpr (is_optional<T>::value) {
-        if (value.is_null() && f.nullable) {
-          target.reset();
-          return;
-        }
-        typename T::value_type read{};
-        const std::size_t before = faults(reader);
-        read_value(reader, f, path, value, read);
-        if (faults(reader) == before) target = std::move(read);
-      } else if (!value.is_null() || !f.nullable || std::is_same_v<T, JsonValue>) {
-        read_value(reader, f, path, value, target);
-      }
-    };
-    field.write = [member](const void* object) {
-      const auto& source = static_cast<const S*>(object)->*member;
-      if constexpr (is_optional<T>::value) {
-        return source ? write_value(*source) : JsonValue();
-      } else {
-        return write_value(source);
-      }
-    };
-    return field;
-  }
-
-  /// A nested section, always there or (std::optional) absent by default.
-  template <typename T>
-  Field& nest(std::string_view name, T S::*member, const Section& section,
-              std::string_view effect) {
-    Field& field = append(name, effect);
-    field.type = "object";
-    field.nested = &section;
-    field.nullable = is_optional<T>::value;
-    field.read = [member, &section](Reader& reader, const Field&, const std::string& path,
-                                    const JsonValue& value, void* object) {
-      auto& target = static_cast<S*>(object)->*member;
-      if constexpr (is_optional<T>::value) {
-        if (value.is_null()) {
-          target.reset();
-          return;
-        }
-        reader.read_section(section, value, &target.emplace(), path);
-      } else if (!value.is_null()) {
-        reader.read_section(section, value, &target, path);
-      }
-    };
-    field.write = [member, &section](const void* object) {
-      const auto& source = static_cast<const S*>(object)->*member;
-      if constexpr (is_optional<T>::value) {
-        return source ? section.write(&*source) : JsonValue();
-      } else {
-        return section.write(&source);
-      }
-    };
-    return field;
-  }
-
-  /// A key that needs code of its own.
-  Field& custom(
-      std::string_view name, std::string_view type, std::string_view effect,
-      std::function<void(Reader&, const Field&, const std::string&, const JsonValue&, S&)> read,
-      std::function<JsonValue(const S&)> write) {
-    Field& field = append(name, effect);
-    field.type = type;
-    field.read = [read = std::move(read)](Reader& reader, const Field& f, const std::string& path,
-                                          const JsonValue& value, void* object) {
-      read(reader, f, path, value, *static_cast<S*>(object));
-    };
-    field.write = [write = std::move(write)](const void* object) {
-      return write(*static_cast<const S*>(object));
-    };
-    return field;
-  }
-
-  Section build() {
-    for (Field& field : section_.fields) {
-      if (section_.strict) field.checked = field.auto_default = true;
-    }
-    return std::move(section_);
-  }
-
- private:
-  static std::size_t faults(Reader& reader) {
-    return reader.result().errors.size() + reader.result().train_errors.size();
-  }
-  Field& append(std::string_view name, std::string_view effect) {
-    Field& field = section_.fields.emplace_back();
-    field.name = name;
-    field.effect = effect;
-    return field;
-  }
-
-  Section section_;
-};
-
-// The description of each section; built once.
-const Section& root_section();
-const Section& zero_section();
-const Section& fp16_section();
-const Section& bf16_section();
-const Section& torch_autocast_section();
-const Section& data_types_section();
-const Section& activation_checkpointing_section();
-const Section& pipeline_section();
-const Section& tensor_parallel_section();
-const Section& expert_parallel_section();
-const Section& tensorboard_section();
-const Section& csv_monitor_section();
-const Section& wandb_section();
-const Section& comet_section();
-const Section& comms_logger_section();
-const Section& flops_profiler_section();
-const Section& timers_section();
-const Section& autotuning_section();
-const Section& aio_section();
-const Section& checkpoint_section();
-const Section& data_efficiency_section();
-const Section& hybrid_engine_section();
-const Section& compile_section();
-const Section& weight_quantization_section();
+// The sections that other files of this folder name.
+extern const Section kRoot;
+extern const Section kZero;
+extern const Section kFp16;
+extern const Section kBf16;
+extern const Section kTorchAutocast;
+extern const Section kDataTypes;
+extern const Section kActivationCheckpointing;
+extern const Section kPipeline;
+extern const Section kTensorParallel;
+extern const Section kExpertParallel;
+extern const Section kTensorboard;
+extern const Section kCsvMonitor;
+extern const Section kWandb;
+extern const Section kComet;
+extern const Section kCommsLogger;
+extern const Section kFlopsProfiler;
+extern const Section kTimers;
+extern const Section kAutotuning;
+extern const Section kAio;
+extern const Section kCheckpoint;
+extern const Section kDataEfficiency;
+extern const Section kHybridEngine;
+extern const Section kCompile;
+extern const Section kWeightQuantization;
 
 }  // namespace zero3d::config

@@ -109,13 +109,14 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
                                                         options.ranks;
   config::resolve_autos(reader, root, options.autos, config.degrees.dp);
   const std::size_t before = result.errors.size();
-  reader.read_section(config::root_section(), root, &config, "");
+  config.values = config::kRoot.defaults();
+  reader.read_section(config::kRoot, root, config.values, "");
   if (options.tp) {
-    config.tensor_parallel.autotp_size = *options.tp;
+    config.set("tensor_parallel.autotp_size", JsonValue(*options.tp));
     reader.record("tensor_parallel.autotp_size", ValueSource::command_line, "--tp");
   }
   if (options.pp) {
-    config.pipeline.stages = *options.pp;
+    config.set("pipeline.stages", JsonValue(*options.pp));
     reader.record("pipeline.stages", ValueSource::command_line, "--pp");
   }
   config::finish_zero(reader, root, config);

@@ -23,20 +23,6 @@ void append(std::vector<ConfigMessage>& list, std::string path, std::string mess
 
 }  // namespace
 
-bool Range::contains(double value) const {
-  return (open_low ? value > low : value >= low) && (open_high ? value < high : value <= high);
-}
-
-std::string Range::text() const {
-  const bool has_low = std::isfinite(low);
-  const bool has_high = std::isfinite(high);
-  if (!has_low && !has_high) return {};
-  if (!has_high) return concat(open_low ? "> " : ">= ", low);
-  if (!has_low) return concat(open_high ? "< " : "<= ", high);
-  return open_low ? concat("strictly between ", low, " and ", high)
-                  : concat("from ", low, " to ", high);
-}
-
 std::string join_path(const std::string& path, std::string_view name) {
   std::string result = path;
   if (!result.empty()) result.push_back('.');
@@ -81,7 +67,7 @@ void Reader::mark_origin(const std::string& file_path, ValueSource source, std::
   origins_[file_path] = {source, std::move(note)};
 }
 
-void Reader::read_section(const Section& section, const JsonValue& value, void* object,
+void Reader::read_section(const Section& section, const JsonValue& value, JsonValue& out,
                           const std::string& path) {
   if (!value.is_object()) {
     error(path,
@@ -105,45 +91,89 @@ void Reader::read_section(const Section& section, const JsonValue& value, void* 
       continue;
     }
     seen.push_back(field);
-    read_field(section, *field, member, object, path);
+    read_field(section, *field, member, out, path);
   }
 }
 
 void Reader::read_field(const Section& section, const Field& field, const JsonMember& member,
-                        void* object, const std::string& path) {
+                        JsonValue& out, const std::string& path) {
   const std::string file_path = join_path(path, member.name);
   const std::string canonical = join_path(path, field.name);
   const JsonValue& value = member.value;
-  if (value.is_auto() && !field.auto_is_value && field.auto_default) {
-    take_default(field, canonical, value);
+  const bool section_kind = field.nested != nullptr;
+  if (value.is_auto() && !field.auto_is_value && (field.auto_default || !field.checked) &&
+      (field.auto_default || !section_kind)) {
+    if (!field.auto_default)
+      warning(file_path, "nothing fills this \"auto\"; its default is taken", value.position());
+    record(canonical, ValueSource::auto_value, "\"auto\" is the default here");
     return;
   }
-  if (value.is_auto() && !field.auto_is_value && !field.checked && field.nested == nullptr) {
-    warning(file_path, "nothing fills this \"auto\"; its default is taken", value.position());
-    take_default(field, canonical, value);
-    return;
-  }
-  if (value.is_null() && !field.nullable && !section.strict && !field.checked &&
-      field.nested == nullptr) {
+  if (value.is_null() && !field.nullable && !section.strict && !field.checked && !section_kind) {
     warning(file_path, "null has no meaning here; the default is taken", value.position());
     return;
   }
-  if (field.nested != nullptr && field.lenient_kind && !value.is_object()) {
+  if (section_kind && field.lenient_kind && !value.is_object()) {
     train_error(file_path, concat("expected an object { ... }, found ", value.excerpt()),
                 value.position());
     return;
   }
-  if (field.nested != nullptr && value.is_null() && !field.nullable) {
+  if (section_kind && value.is_null() && !field.nullable) {
     error(file_path, "expected an object { ... }, found null; remove the key for the defaults",
           value.position());
     return;
   }
-  field.read(*this, field, file_path, value, object);
-  if (field.nested == nullptr) record(canonical, file_path, value.position());
+  JsonValue unseen;
+  read_value(field, file_path, value, field.hidden ? unseen : *out.find(field.name));
+  if (!section_kind) record(canonical, file_path, value.position());
 }
 
-void Reader::take_default(const Field&, const std::string& path, const JsonValue&) {
-  record(path, ValueSource::auto_value, "\"auto\" is the default here");
+void Reader::read_value(const Field& field, const std::string& path, const JsonValue& value,
+                        JsonValue& out) {
+  if (field.read != nullptr) {
+    field.read(*this, field, path, value, out);
+  } else if (value.is_null() && field.nullable) {
+    return;
+  } else if (field.nested != nullptr) {
+    if (out.is_null()) out = field.nested->defaults();
+    read_section(*field.nested, value, out, path);
+  } else {
+    const std::size_t before = result_.train_errors.size();
+    std::optional<JsonValue> read = convert(field, path, value);
+    const bool fits = result_.train_errors.size() == before;
+    if (read && (fits || !field.nullable)) out = *std::move(read);
+  }
+}
+
+std::optional<JsonValue> Reader::convert(const Field& field, const std::string& path,
+                                         const JsonValue& value) {
+  const auto json = [](const auto& read) {
+    return read ? std::optional<JsonValue>(JsonValue(*read)) : std::nullopt;
+  };
+  if (value.is_auto() && std::holds_alternative<std::string_view>(field.fallback) &&
+      (field.kind == Kind::integer || field.kind == Kind::number)) {
+    return value;
+  }
+  switch (field.kind) {
+    case Kind::flag:
+    case Kind::bit:
+      return json(to_bool(field, path, value));
+    case Kind::integer:
+      return json(to_integer(field, path, value));
+    case Kind::number:
+      return json(to_number(field, path, value));
+    case Kind::text:
+      return json(to_text(field, path, value));
+    case Kind::texts:
+      return to_texts(field, path, value);
+    case Kind::object:
+      if (value.is_object()) return value;
+      refuse(field, path, value, "an object { ... }");
+      return std::nullopt;
+    case Kind::any:
+    case Kind::section:
+      return value;
+  }
+  return std::nullopt;
 }
 
 void Reader::unknown_key(const Section& section, const JsonMember& member,
@@ -152,7 +182,7 @@ void Reader::unknown_key(const Section& section, const JsonMember& member,
   if (result_.warnings.size() > kMaxMessages || result_.errors.size() > kMaxMessages) return;
   const std::string file_path = join_path(path, member.name);
   std::string hint = did_you_mean(member.name, section.spellings());
-  const Section& root = root_section();
+  const Section& root = kRoot;
   const auto elsewhere = [&](const Section& other) {
     return &other != &section && other.find(member.name) != nullptr;
   };

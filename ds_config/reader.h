@@ -2,8 +2,6 @@
 // DeepSpeed's own reader, and gathers every fault of a file instead of stopping at the first.
 #pragma once
 
-#include <cmath>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,17 +15,6 @@ namespace zero3d::config {
 struct Field;
 struct Section;
 
-/// Numbers a field takes; the bounds belong to it unless said to be open.
-struct Range {
-  double low = -std::numeric_limits<double>::infinity();
-  double high = std::numeric_limits<double>::infinity();
-  bool open_low = false;
-  bool open_high = false;
-  bool contains(double value) const;
-  /// "> 0", ">= 0", "0 <= value <= 1", "" when anything goes.
-  std::string text() const;
-};
-
 class Reader {
  public:
   explicit Reader(LoadResult& result) : result_(result) {}
@@ -37,9 +24,9 @@ class Reader {
   /// Accepted by the reader, refused at engine start.
   void train_error(std::string path, std::string message, TextPosition position = {});
 
-  /// Reads the members of `value` into `object` (a struct that `section` describes) and reports
-  /// what does not fit. `path` is the section's own, "" for the root.
-  void read_section(const Section& section, const JsonValue& value, void* object,
+  /// Reads the members of `value` over the defaults that `out` holds and reports what does not fit.
+  /// `path` is the section's own, "" for the root.
+  void read_section(const Section& section, const JsonValue& value, JsonValue& out,
                     const std::string& path);
 
   /// A wrong value of `field`: an error where DeepSpeed checks, a train_error where it does not.
@@ -55,8 +42,8 @@ class Reader {
                                   const JsonValue& value);
   std::optional<std::string> to_text(const Field& field, const std::string& path,
                                      const JsonValue& value);
-  std::optional<std::vector<std::string>> to_texts(const Field& field, const std::string& path,
-                                                   const JsonValue& value);
+  std::optional<JsonValue> to_texts(const Field& field, const std::string& path,
+                                    const JsonValue& value);
 
   /// Where the value at `path` of the resolved configuration comes from; `file_path` is the
   /// spelling in the file.
@@ -70,9 +57,12 @@ class Reader {
 
  private:
   void read_field(const Section& section, const Field& field, const JsonMember& member,
-                  void* object, const std::string& path);
+                  JsonValue& out, const std::string& path);
+  void read_value(const Field& field, const std::string& path, const JsonValue& value,
+                  JsonValue& out);
+  std::optional<JsonValue> convert(const Field& field, const std::string& path,
+                                   const JsonValue& value);
   void unknown_key(const Section& section, const JsonMember& member, const std::string& path);
-  void take_default(const Field& field, const std::string& path, const JsonValue& value);
 
   LoadResult& result_;
   std::map<std::string, Provenance> origins_;

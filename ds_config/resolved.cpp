@@ -11,7 +11,7 @@ namespace {
 /// Drops nulls, what only names the past, and keys of our own that say nothing, so that both zero3d
 /// and DeepSpeed load the result.
 void make_loadable(JsonValue& value, const config::Section& section) {
-  const JsonValue defaults = section.write(section.defaults.get());
+  const JsonValue defaults = section.defaults();
   std::erase_if(value.members(), [&](const JsonMember& member) {
     const config::Field* field = section.find(member.name);
     if (member.value.is_null()) return true;
@@ -28,11 +28,11 @@ void make_loadable(JsonValue& value, const config::Section& section) {
 
 }  // namespace
 
-JsonValue resolved_json(const Config& config) { return config::root_section().write(&config); }
+JsonValue resolved_json(const Config& config) { return config.values; }
 
 JsonValue loadable_json(const Config& config) {
   JsonValue result = resolved_json(config);
-  make_loadable(result, config::root_section());
+  make_loadable(result, config::kRoot);
   return result;
 }
 

@@ -1,16 +1,19 @@
-// Description of the top level of ds_config: the scalar keys, optimizer, scheduler, and the list of
-// sections.
+// The top level of ds_config: the scalar keys, optimizer, scheduler, and the list of sections.
 #include "zero3d/core/text.h"
-#include "zero3d/ds_config/config.h"
 #include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/reader.h"
 
 namespace zero3d::config {
 
 namespace {
 
+constexpr std::nullopt_t none = std::nullopt;
+constexpr std::string_view kDtypes = "\"fp16\", \"bf16\" or \"fp32\"";
+
 /// optimizer and scheduler: a type and free parameters. Keys beside these are ignored by DeepSpeed.
-template <typename T>
-void read_typed(Reader& r, const std::string& path, const JsonValue& value, std::optional<T>& out) {
+void read_typed(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
+                JsonValue& out) {
+  const bool optimizer = f.name == "optimizer";
   if (!value.is_object()) {
     r.error(path,
             concat("expected an object { \"type\": ..., \"params\": { ... } }, found ",
@@ -18,287 +21,247 @@ void read_typed(Reader& r, const std::string& path, const JsonValue& value, std:
             value.position());
     return;
   }
-  T& target = out.emplace();
+  // DeepSpeed looks at a schedule only when it builds it.
+  const auto report = optimizer ? &Reader::error : &Reader::train_error;
+  out = JsonValue::make_object();
+  out.set("type", JsonValue());
+  out.set("params", JsonValue::make_object());
+  if (optimizer) out.set("legacy_fusion", JsonValue(false));
   for (const JsonMember& member : value.members()) {
     const std::string inner = join_path(path, member.name);
+    const JsonValue& stated = member.value;
     if (member.name == "type") {
-      if (member.value.is_null()) continue;
-      if (!member.value.is_string()) {
-        // DeepSpeed looks at a schedule only when it builds it.
-        const auto report = path == "optimizer" ? &Reader::error : &Reader::train_error;
+      if (stated.is_null()) continue;
+      if (!stated.is_string()) {
         (r.*report)(inner,
-                    concat("expected a name such as \"", path == "optimizer" ? "AdamW" : "WarmupLR",
-                           "\", found ", member.value.excerpt()),
-                    member.value.position());
+                    concat("expected a name such as \"", optimizer ? "AdamW" : "WarmupLR",
+                           "\", found ", stated.excerpt()),
+                    stated.position());
         continue;
       }
-      target.type = member.value.as_string();
-      r.record(inner, inner, member.value.position());
+      out.set("type", stated);
+      r.record(inner, inner, stated.position());
     } else if (member.name == "params") {
-      if (!member.value.is_object() && !member.value.is_null()) {
-        const auto report = path == "optimizer" ? &Reader::error : &Reader::train_error;
-        (r.*report)(
-            inner,
-            concat("expected an object { ... } of parameters, found ", member.value.excerpt()),
-            member.value.position());
+      if (!stated.is_object() && !stated.is_null()) {
+        (r.*report)(inner,
+                    concat("expected an object { ... } of parameters, found ", stated.excerpt()),
+                    stated.position());
         continue;
       }
-      target.params = ConfigParams(inner, member.value);
-      for (const JsonMember& param : member.value.members()) {
+      if (stated.is_object()) out.set("params", stated);
+      for (const JsonMember& param : stated.members()) {
         const std::string name = join_path(inner, param.name);
         r.record(name, name, param.value.position());
       }
-    } else if constexpr (std::is_same_v<T, OptimizerConfig>) {
-      if (member.name == "legacy_fusion") {
-        if (member.value.is_bool()) target.legacy_fusion = member.value.as_bool();
-        continue;
-      }
-      r.warning(inner,
-                "only \"type\", \"params\" and \"legacy_fusion\" mean something here; it is "
-                "ignored",
-                member.name_position);
+    } else if (optimizer && member.name == "legacy_fusion") {
+      if (stated.is_bool()) out.set("legacy_fusion", stated);
     } else {
-      r.warning(inner, "only \"type\" and \"params\" mean something here; it is ignored",
+      r.warning(inner,
+                optimizer ? "only \"type\", \"params\" and \"legacy_fusion\" mean something here; "
+                            "it is ignored"
+                          : "only \"type\" and \"params\" mean something here; it is ignored",
                 member.name_position);
     }
   }
 }
 
-JsonValue write_type(const std::optional<std::string>& type) {
-  return type ? JsonValue(*type) : JsonValue();
-}
-
-void add_typed(SectionBuilder<Config>& b) {
-  b.custom(
-       "optimizer", "object",
-       "The optimizer: \"type\" and \"params\"; see the list of types below. Names that DeepSpeed "
-       "knows match in any case.",
-       [](Reader& r, const Field&, const std::string& path, const JsonValue& value, Config& out) {
-         read_typed(r, path, value, out.optimizer);
-       },
-       [](const Config& in) {
-         if (!in.optimizer) return JsonValue();
-         JsonValue object = JsonValue::make_object();
-         object.set("type", write_type(in.optimizer->type));
-         object.set("params", in.optimizer->params.json().is_object() ? in.optimizer->params.json()
-                                                                      : JsonValue::make_object());
-         object.set("legacy_fusion", JsonValue(in.optimizer->legacy_fusion));
-         return object;
-       })
-      .check();
-  b.custom(
-       "scheduler", "object",
-       "The learning-rate schedule: \"type\" (exact) and \"params\"; see the list of types below.",
-       [](Reader& r, const Field&, const std::string& path, const JsonValue& value, Config& out) {
-         read_typed(r, path, value, out.scheduler);
-       },
-       [](const Config& in) {
-         if (!in.scheduler) return JsonValue();
-         JsonValue object = JsonValue::make_object();
-         object.set("type", write_type(in.scheduler->type));
-         object.set("params", in.scheduler->params.json().is_object() ? in.scheduler->params.json()
-                                                                      : JsonValue::make_object());
-         return object;
-       })
-      .check();
-}
-
-/// A number of the batch triple: any integral number; null is "not given".
-void add_batch(SectionBuilder<Config>& b, const char* name, std::int64_t Config::*member,
-               const char* effect) {
-  b.custom(
-       name, "int > 0", effect,
-       [member](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                Config& out) {
-         if (value.is_null()) return;
-         if (value.is_string()) {
-           r.refuse(f, path, value, "an integer > 0",
-                    value.is_quoteless() ? "" : "write the number without quotes");
-         } else if (const auto read = r.to_integer(f, path, value)) {
-           out.*member = *read;
-         }
-       },
-       [member](const Config& in) { return JsonValue(in.*member); })
-      .check()
-      .or_null()
-      .or_auto();
-}
-
-void add_training(SectionBuilder<Config>& b) {
-  add_batch(b, "train_batch_size", &Config::train_batch_size,
-            "Samples of one optimizer step: micro-batch x accumulation x dp.");
-  add_batch(b, "train_micro_batch_size_per_gpu", &Config::train_micro_batch_size_per_gpu,
-            "Samples a rank computes at a time.");
-  add_batch(b, "gradient_accumulation_steps", &Config::gradient_accumulation_steps,
-            "Micro-batches added up before a step.");
-  b.add("gradient_clipping", &Config::gradient_clipping,
-        "Largest global L2 norm of the gradients; 0 or less is off.");
-  b.add("prescale_gradients", &Config::prescale_gradients,
-        "Divide gradients by dp before the reduction instead of after.");
-  b.add("gradient_predivide_factor", &Config::gradient_predivide_factor,
-        "The part of that division done before.");
-  b.add("gradient_allreduce_op", &Config::gradient_allreduce_op,
-        "Average or add the gradients of the replicas.")
-      .any_case_of({"mean", "sum"})
-      .check();
-  b.add("communication_data_type", &Config::communication_data_type,
-        "Dtype of gradient reductions. null: that of accumulation (DeepSpeed: the model's).")
-      .check();
-  b.add("seq_parallel_communication_data_type", &Config::seq_parallel_communication_data_type,
-        "The same with sequence parallelism.")
-      .or_null()
-      .check();
-  b.add("managed_gradient_accumulation", &Config::managed_gradient_accumulation,
-        "false: every step() applies an update.");
-  b.add("zero_allow_untested_optimizer", &Config::zero_allow_untested_optimizer,
-        "Allow optimizers that DeepSpeed has not tested with ZeRO.");
-  b.add("zero_force_ds_cpu_optimizer", &Config::zero_force_ds_cpu_optimizer,
-        "Of optimizers passed in from Python.");
-}
-
-void add_observation(SectionBuilder<Config>& b) {
-  b.add("steps_per_print", &Config::steps_per_print,
-        "Steps between progress lines; null prints none.")
-      .above(0);
-  b.custom(
-       "wall_clock_breakdown", "bool", "Time forward, backward and step.",
-       [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, Config& out) {
-         read_bit(r, f, path, value, out.wall_clock_breakdown);
-       },
-       [](const Config& in) { return JsonValue(in.wall_clock_breakdown); })
-      .check();
-  b.add("memory_breakdown", &Config::memory_breakdown, "Print the memory in use.");
-  b.add("dump_state", &Config::dump_state, "Print the engine's settings at start.");
-  b.add("log_level", &Config::log_level, "Least severe lines to log.")
-      .any_case_of({"debug", "info", "warning", "error", "critical"});
-}
-
-void add_odd(SectionBuilder<Config>& b) {
-  b.custom(
-       "vocabulary_size", "int or null", "Warns when it is no multiple of 8.",
-       [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, Config& out) {
-         if (value.is_null()) return;
-         if (value.is_string()) {
-           r.refuse(f, path, value, "an integer", "write the number without quotes");
-         } else if (const auto read = r.to_integer(f, path, value)) {
-           out.vocabulary_size = *read;
-         }
-       },
-       [](const Config& in) {
-         return in.vocabulary_size ? JsonValue(*in.vocabulary_size) : JsonValue();
-       })
-      .check()
-      .or_auto();
-  b.add("dataloader_drop_last", &Config::dataloader_drop_last, "Drop the last, smaller batch.");
-  b.add("use_data_before_expert_parallelism", &Config::use_data_before_expert_parallelism,
-        "Order of the data and expert axes.");
-  b.add("disable_python_gc", &Config::disable_python_gc, "A Python matter.");
-  b.add("disable_allgather", &Config::disable_allgather, "Without effect, in DeepSpeed too.");
-  b.add("allgather_size", &Config::allgather_size,
-        "allgather_bucket_size of the old form \"zero_optimization\": true.");
-  b.add("sequence_parallel_size", &Config::sequence_parallel_size,
-        "Ranks that share a sequence: the sp degree.")
-      .above(0)
-      .check();
-  b.add("data_parallel_size", &Config::data_parallel_size,
-        "With sequence_parallel_size: replicas of such groups.")
-      .above(0);
-  b.custom(
-       "datastates_ckpt", "any", "The DataStates checkpoint engine; on unless false or absent.",
-       [](Reader&, const Field&, const std::string&, const JsonValue& value, Config& out) {
-         out.datastates_ckpt = value.is_null() ? JsonValue::make_object() : value;
-       },
-       [](const Config& in) { return in.datastates_ckpt; })
-      .or_null()
-      .or_auto();
+/// On unless false or absent.
+void read_datastates(Reader&, const Field&, const std::string&, const JsonValue& value,
+                     JsonValue& out) {
+  out = value.is_null() ? JsonValue::make_object() : value;
 }
 
 void read_zero(Reader& r, const Field&, const std::string& path, const JsonValue& value,
-               Config& out) {
+               JsonValue& out) {
   if (!value.is_bool()) {
-    r.read_section(zero_section(), value, &out.zero_optimization, path);
+    r.read_section(kZero, value, out, path);
     return;
   }
   // The form of DeepSpeed's first releases.
-  out.zero_optimization.stage = value.as_bool() ? 1 : 0;
+  const int stage = value.as_bool() ? 1 : 0;
+  out.set("stage", JsonValue(stage));
   r.record("zero_optimization.stage", path, value.position());
-  r.warning(path,
-            concat("the form true / false is deprecated; write { \"stage\": ",
-                   out.zero_optimization.stage, " }"),
+  r.warning(path, concat("the form true / false is deprecated; write { \"stage\": ", stage, " }"),
             value.position());
 }
 
-void add_sections(SectionBuilder<Config>& b) {
-  b.nest("fp16", &Config::fp16, fp16_section(), "Training in fp16.");
-  b.nest("bf16", &Config::bf16, bf16_section(), "Training in bf16.");
-  b.nest("torch_autocast", &Config::torch_autocast, torch_autocast_section(),
-         "PyTorch's automatic casts.");
-  b.nest("data_types", &Config::data_types, data_types_section(), "Dtypes of what is accumulated.");
-  Field& zero = b.nest("zero_optimization", &Config::zero_optimization, zero_section(),
-                       "What is sharded over the data-parallel ranks, and how.");
-  zero.read = [](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                 void* object) { read_zero(r, f, path, value, *static_cast<Config*>(object)); };
-  b.nest("aio", &Config::aio, aio_section(), "Requests to the drive.").or_null();
-  b.nest("activation_checkpointing", &Config::activation_checkpointing,
-         activation_checkpointing_section(), "What is kept of the forward pass.");
-  b.nest("pipeline", &Config::pipeline, pipeline_section(), "Pipeline parallelism.");
-  b.nest("tensor_parallel", &Config::tensor_parallel, tensor_parallel_section(),
-         "Tensor parallelism.");
-  Field& experts = b.nest("expert_parallel", &Config::expert_parallel, expert_parallel_section(),
-                          "Expert parallelism.");
-  experts.nullable = true;
-  experts.read = [](Reader& r, const Field&, const std::string& path, const JsonValue& value,
-                    void* object) {
-    // Anything falsy switches the section off.
-    const bool off = value == JsonValue(false) || value == JsonValue(0) || value.is_null() ||
-                     (value.is_array() && value.items().empty()) ||
-                     (value.is_string() && value.as_string().empty());
-    if (!off) {
-      r.read_section(expert_parallel_section(), value,
-                     &static_cast<Config*>(object)->expert_parallel, path);
-    }
-  };
-  b.nest("tensorboard", &Config::tensorboard, tensorboard_section(), "TensorBoard event files.")
-      .auto_means_default();
-  b.nest("csv_monitor", &Config::csv_monitor, csv_monitor_section(), "CSV files of scalars.")
-      .auto_means_default();
-  b.nest("wandb", &Config::wandb, wandb_section(), "Weights & Biases.").auto_means_default();
-  b.nest("comet", &Config::comet, comet_section(), "Comet.").auto_means_default();
-  b.nest("comms_logger", &Config::comms_logger, comms_logger_section(), "Log of collectives.");
-  b.nest("flops_profiler", &Config::flops_profiler, flops_profiler_section(), "Profile of a step.");
-  Field& timers = b.nest("timers", &Config::timers, timers_section(), "Timers.");
-  timers.read = [](Reader& r, const Field&, const std::string& path, const JsonValue& value,
-                   void* object) {
-    if (value.is_string() || value.is_array()) {
-      r.warning(path, "expected an object { ... }; it is ignored", value.position());
-    } else {
-      r.read_section(timers_section(), value, &static_cast<Config*>(object)->timers, path);
-    }
-  };
-  b.nest("autotuning", &Config::autotuning, autotuning_section(), "Search of fast settings.");
-  b.nest("checkpoint", &Config::checkpoint, checkpoint_section(), "Saving and loading.");
-  b.nest("data_efficiency", &Config::data_efficiency, data_efficiency_section(),
-         "Choice of samples and tokens.");
-  b.nest("hybrid_engine", &Config::hybrid_engine, hybrid_engine_section(),
-         "Training and generation in turn.");
-  b.nest("compile", &Config::compile, compile_section(), "DeepCompile.");
-  b.nest("weight_quantization", &Config::weight_quantization, weight_quantization_section(),
-         "Weights quantized as they are made.");
+/// Anything falsy switches the section off.
+void read_experts(Reader& r, const Field&, const std::string& path, const JsonValue& value,
+                  JsonValue& out) {
+  const bool off = value == JsonValue(false) || value == JsonValue(0) || value.is_null() ||
+                   (value.is_array() && value.items().empty()) ||
+                   (value.is_string() && value.as_string().empty());
+  if (!off) r.read_section(kExpertParallel, value, out, path);
 }
+
+void read_timers(Reader& r, const Field&, const std::string& path, const JsonValue& value,
+                 JsonValue& out) {
+  if (value.is_string() || value.is_array()) {
+    r.warning(path, "expected an object { ... }; it is ignored", value.position());
+  } else {
+    r.read_section(kTimers, value, out, path);
+  }
+}
+
+bool uses_nvme(const Config& c) {
+  const auto nvme = [&](std::string_view section) {
+    return c.offloads(section) &&
+           c.text(concat("zero_optimization.", section, ".device")) == "nvme";
+  };
+  return c.stage() == 3 && (nvme("offload_param") || nvme("offload_optimizer"));
+}
+
+/// A number of the batch triple: null is "not given"; the arithmetic fills it in.
+constexpr Field batch(std::string_view name, std::string_view effect) {
+  return integer(name, 0, effect).typed("int > 0").above(0).check().or_null().or_auto().unquoted();
+}
+
+constexpr std::array kRows = {
+    batch("train_batch_size", "Samples of one optimizer step: micro-batch x accumulation x dp."),
+    batch("train_micro_batch_size_per_gpu", "Samples a rank computes at a time."),
+    batch("gradient_accumulation_steps", "Micro-batches added up before a step."),
+    number("gradient_clipping", 1.0, "Largest global L2 norm of the gradients; 0 or less is off."),
+    flag("prescale_gradients", false,
+         "Divide gradients by dp before the reduction instead of after."),
+    number("gradient_predivide_factor", 1.0, "The part of that division done before."),
+    text("gradient_allreduce_op", "mean", "Average or add the gradients of the replicas.")
+        .any_case_of("mean|sum")
+        .check(),
+    text("communication_data_type", none,
+         "Dtype of gradient reductions. null: that of accumulation (DeepSpeed: the model's).")
+        .any_case_of("bf16|fp16|fp32")
+        .typed(kDtypes)
+        .check(),
+    text("seq_parallel_communication_data_type", "fp32", "The same with sequence parallelism.")
+        .any_case_of("bf16|fp16|fp32")
+        .typed(kDtypes)
+        .or_null()
+        .check()
+        .not_yet("set the dtype of reductions under sequence parallelism", never),
+    flag("managed_gradient_accumulation", true, "false: every step() applies an update.")
+        .differs("leave the boundary of a step to the caller",
+                 [](const Config& c) { return !c.flag("managed_gradient_accumulation"); }),
+    flag("zero_allow_untested_optimizer", false,
+         "Allow optimizers that DeepSpeed has not tested with ZeRO."),
+    flag("zero_force_ds_cpu_optimizer", true, "Of optimizers passed in from Python.").none(),
+    integer("steps_per_print", none, "Steps between progress lines; null prints none.").above(0),
+    bit("wall_clock_breakdown", false, "Time forward, backward and step.")
+        .check()
+        .not_yet("time forward, backward and step"),
+    flag("memory_breakdown", false, "Print the memory in use.").not_yet("print the memory in use"),
+    flag("dump_state", false, "Print the engine's settings at start.")
+        .not_yet("print the engine's settings at start"),
+    text("log_level", none, "Least severe lines to log.")
+        .any_case_of("debug|info|warning|error|critical")
+        .none(),
+    any("optimizer",
+        "The optimizer: \"type\" and \"params\"; see the list of types below. Names that DeepSpeed "
+        "knows match in any case.")
+        .typed("object")
+        .not_null()
+        .check()
+        .by(read_typed),
+    any("scheduler",
+        "The learning-rate schedule: \"type\" (exact) and \"params\"; see the list of types below.")
+        .typed("object")
+        .not_null()
+        .check()
+        .by(read_typed),
+    nested("fp16", kFp16, "Training in fp16."),
+    nested("bf16", kBf16, "Training in bf16."),
+    nested("torch_autocast", kTorchAutocast, "PyTorch's automatic casts.")
+        .differs("keep fp32 weights and multiply in 16 bits"),
+    nested("data_types", kDataTypes, "Dtypes of what is accumulated."),
+    nested("zero_optimization", kZero, "What is sharded over the data-parallel ranks, and how.")
+        .by(read_zero),
+    nested("aio", kAio, "Requests to the drive.")
+        .or_null()
+        .not_yet("shape requests to the drive; nothing is offloaded to one yet", uses_nvme),
+    nested("activation_checkpointing", kActivationCheckpointing,
+           "What is kept of the forward pass.")
+        .not_yet("recompute, split or move saved activations; they are kept whole on the device",
+                 [](const Config& c) {
+                   const auto asks = [&](const char* key) {
+                     return c.flag(concat("activation_checkpointing.", key));
+                   };
+                   return asks("partition_activations") || asks("cpu_checkpointing") ||
+                          asks("contiguous_memory_optimization") ||
+                          c.has("activation_checkpointing.number_checkpoints");
+                 }),
+    nested("pipeline", kPipeline, "Pipeline parallelism.")
+        .refuse("split the layers into pipeline stages",
+                [](const Config& c) { return c.degrees.pp > 1; }),
+    nested("tensor_parallel", kTensorParallel, "Tensor parallelism.")
+        .refuse("split layers over ranks", [](const Config& c) { return c.degrees.tp > 1; }),
+    nested("expert_parallel", kExpertParallel, "Expert parallelism.")
+        .or_null()
+        .differs("deal the experts of mixture layers to ranks")
+        .by(read_experts),
+    nested("tensorboard", kTensorboard, "TensorBoard event files.")
+        .auto_means_default()
+        .not_yet("write TensorBoard event files"),
+    nested("csv_monitor", kCsvMonitor, "CSV files of scalars.")
+        .auto_means_default()
+        .not_yet("write CSV files of scalars"),
+    nested("wandb", kWandb, "Weights & Biases.")
+        .auto_means_default()
+        .not_yet("send scalars to Weights & Biases"),
+    nested("comet", kComet, "Comet.").auto_means_default().not_yet("send scalars to Comet"),
+    nested("comms_logger", kCommsLogger, "Log of collectives.").not_yet("log every collective"),
+    nested("flops_profiler", kFlopsProfiler, "Profile of a step.").not_yet("profile one step"),
+    nested("timers", kTimers, "Timers.").none().by(read_timers),
+    nested("autotuning", kAutotuning, "Search of fast settings.")
+        .differs("search for fast settings instead of training"),
+    nested("checkpoint", kCheckpoint, "Saving and loading."),
+    nested("data_efficiency", kDataEfficiency, "Choice of samples and tokens.")
+        .differs("choose samples or tokens by a schedule",
+                 [](const Config& c) {
+                   return c.flag("data_efficiency.enabled") &&
+                          (c.flag("data_efficiency.data_sampling.enabled") ||
+                           c.flag("data_efficiency.data_routing.enabled"));
+                 }),
+    nested("hybrid_engine", kHybridEngine, "Training and generation in turn.")
+        .differs("train and generate in turn"),
+    nested("compile", kCompile, "DeepCompile.")
+        .not_yet("rewrite the traced model; it runs as written",
+                 [](const Config& c) {
+                   return c.flag("compile.deepcompile") || c.flag("compile.autoep_non_moe");
+                 }),
+    nested("weight_quantization", kWeightQuantization, "Weights quantized as they are made.")
+        .differs("quantize weights as they are made",
+                 [](const Config& c) {
+                   const char* initial = "weight_quantization.quantized_initialization";
+                   return c.flag("weight_quantization.enabled") && !c.at(initial).members().empty();
+                 }),
+    integer("vocabulary_size", none, "Warns when it is no multiple of 8.")
+        .typed("int or null")
+        .check()
+        .or_auto()
+        .unquoted()
+        .none(),
+    flag("dataloader_drop_last", false, "Drop the last, smaller batch.").none(),
+    flag("use_data_before_expert_parallelism", false, "Order of the data and expert axes.").none(),
+    flag("disable_python_gc", false, "A Python matter.").none(),
+    flag("disable_allgather", false, "Without effect, in DeepSpeed too.").none(),
+    integer("allgather_size", 500'000'000,
+            "allgather_bucket_size of the old form \"zero_optimization\": true."),
+    integer("sequence_parallel_size", none, "Ranks that share a sequence: the sp degree.")
+        .above(0)
+        .check()
+        .refuse("split sequences over ranks", [](const Config& c) { return c.degrees.sp > 1; }),
+    integer("data_parallel_size", none, "With sequence_parallel_size: replicas of such groups.")
+        .above(0)
+        .none(),
+    flag("datastates_ckpt", false, "The DataStates checkpoint engine; on unless false or absent.")
+        .typed("any")
+        .or_null()
+        .or_auto()
+        .not_yet("write checkpoints through DataStates",
+                 [](const Config& c) { return !(c.at("datastates_ckpt") == JsonValue(false)); })
+        .by(read_datastates)};
 
 }  // namespace
 
-const Section& root_section() {
-  static const Section section = [] {
-    SectionBuilder<Config> b("", false);
-    add_training(b);
-    add_observation(b);
-    add_typed(b);
-    add_sections(b);
-    add_odd(b);
-    return b.build();
-  }();
-  return section;
-}
+constexpr Section kRoot = {"", kRows, false};
 
 }  // namespace zero3d::config

@@ -1,174 +1,209 @@
-// Descriptions of aio, checkpoint, hybrid_engine, compile and weight_quantization.
-#include "zero3d/ds_config/run_sections.h"
-
+// The keys of aio, checkpoint, data_efficiency, hybrid_engine, compile and weight_quantization.
+#include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/reader.h"
 
 namespace zero3d::config {
 
-const Section& aio_section() {
-  static const Section section = [] {
-    using C = AioConfig;
-    SectionBuilder<C> b("aio", false);
-    b.add("block_size", &C::block_size, "Bytes of one request to the drive.").above(0);
-    b.add("queue_depth", &C::queue_depth, "Requests in flight.").above(0);
-    b.add("intra_op_parallelism", &C::intra_op_parallelism, "Threads for one tensor.").above(0);
-    b.add("single_submit", &C::single_submit, "Submit requests one by one.");
-    b.add("overlap_events", &C::overlap_events, "Submit while others complete.");
-    b.custom(
-         "use_gds", "bool", "GPUDirect Storage; needs a CUDA device.",
-         [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, C& out) {
-           const bool off = (value.is_bool() && !value.as_bool()) ||
-                            (value.is_number() && value.as_number() == 0) || value.is_null() ||
-                            (value.is_string() && value.as_string().empty());
-           if (!off) {
-             r.refuse(f, path, value,
-                      "false: GPUDirect Storage needs a CUDA device, and this run "
-                      "has none");
-           }
-           out.use_gds = !off;
-         },
-         [](const C& in) { return JsonValue(in.use_gds); })
-        .check();
-    return b.build();
-  }();
-  return section;
-}
-
 namespace {
 
-const Section& writer_section() {
-  static const Section section = [] {
-    using C = CheckpointWriterConfig;
-    SectionBuilder<C> b("checkpoint.writer", false);
-    b.add("type", &C::type, "Which writer.").any_case_of({"MOCK", "PYTHON", "FAST"}).check();
-    b.add("io_buffer_size", &C::io_buffer_size, "Bytes of the write buffer.").above(0);
-    b.add("io_buffer_double", &C::io_buffer_double, "Two buffers in turn.");
-    b.add("show_statistics", &C::show_statistics, "Print the rate of each file.");
-    b.add("data_parallel", &C::data_parallel, "How replicas share the writing.")
-        .any_case_of({"REPLICA", "SOCKET", "MACHINE"})
-        .check();
-    b.add("decoupled", &C::decoupled, "Write beside training.");
-    b.add("io_multiplier", &C::io_multiplier, "Files written at a time.");
-    return b.build();
-  }();
-  return section;
+constexpr std::nullopt_t none = std::nullopt;
+
+void read_gds(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
+              JsonValue& out) {
+  const bool off = (value.is_bool() && !value.as_bool()) ||
+                   (value.is_number() && value.as_number() == 0) || value.is_null() ||
+                   (value.is_string() && value.as_string().empty());
+  if (!off) {
+    r.refuse(f, path, value, "false: GPUDirect Storage needs a CUDA device, and this run has none");
+  }
+  out = JsonValue(!off);
 }
 
-const Section& parallel_write_section() {
-  static const Section section = [] {
-    using C = ParallelWriteConfig;
-    SectionBuilder<C> b("checkpoint.parallel_write", false);
-    b.custom(
-         "pipeline_stage", "bool", "Spread a stage's layers over its data-parallel ranks.",
-         [](Reader& r, const Field& f, const std::string& path, const JsonValue& value, C& out) {
-           if (value.is_string()) {
-             r.refuse(f, path, value, "true or false", "write it without quotes");
-           } else if (const auto read = r.to_bool(f, path, value)) {
-             out.pipeline_stage = *read;
-           }
-         },
-         [](const C& in) { return JsonValue(in.pipeline_stage); })
-        .check();
-    return b.build();
-  }();
-  return section;
+constexpr std::array kAioRows = {
+    integer("block_size", 1'048'576, "Bytes of one request to the drive.").above(0),
+    integer("queue_depth", 8, "Requests in flight.").above(0),
+    integer("intra_op_parallelism", 1, "Threads for one tensor.").above(0),
+    flag("single_submit", false, "Submit requests one by one."),
+    flag("overlap_events", true, "Submit while others complete."),
+    flag("use_gds", false, "GPUDirect Storage; needs a CUDA device.").check().by(read_gds)};
+
+constexpr std::array kWriterRows = {
+    text("type", "FAST", "Which writer.").any_case_of("MOCK|PYTHON|FAST").check(),
+    integer("io_buffer_size", 67'108'864, "Bytes of the write buffer.").above(0),
+    flag("io_buffer_double", true, "Two buffers in turn."),
+    flag("show_statistics", false, "Print the rate of each file."),
+    text("data_parallel", none, "How replicas share the writing.")
+        .any_case_of("REPLICA|SOCKET|MACHINE")
+        .check(),
+    flag("decoupled", false, "Write beside training."),
+    integer("io_multiplier", 1, "Files written at a time.")};
+constexpr Section kWriter = {"checkpoint.writer", kWriterRows, false};
+
+constexpr std::array kParallelWriteRows = {
+    flag("pipeline_stage", false, "Spread a stage's layers over its data-parallel ranks.")
+        .unquoted()
+        .check()};
+constexpr Section kParallelWrite = {"checkpoint.parallel_write", kParallelWriteRows, false};
+
+constexpr std::array kCheckpointRows = {
+    text("tag_validation", "WARN", "What happens when ranks save under different tags.")
+        .any_case_of("IGNORE|WARN|FAIL")
+        .check(),
+    flag("load_universal", false,
+         "Load a converted universal checkpoint. zero3d's checkpoints load at any split.")
+        .none(),
+    flag("use_node_local_storage", false, "The first rank of each node writes to its own drive.")
+        .not_yet("write to each node's own drive"),
+    nested("parallel_write", kParallelWrite, "How ranks share the writing.")
+        .not_yet(
+            "spread a stage's layer files over ranks",
+            [](const Config& c) { return c.flag("checkpoint.parallel_write.pipeline_stage"); }),
+    flag("checkpoint_serialization", true, "PyTorch's zip format; false is its legacy one.").none(),
+    nested("writer", kWriter, "DeepSpeed's fast checkpoint writer.")
+        .optional()
+        .not_yet("write checkpoints through a faster writer",
+                 [](const Config& c) { return c.has("checkpoint.writer"); })};
+
+constexpr std::array kMetricRows = {
+    text("index_to_sample_path", none, "File from index to samples."),
+    text("index_to_metric_path", none, "File from index to difficulty."),
+    text("difficulty_type", none, "Difficulty by value or by percentile.")
+        .one_of("value|percentile"),
+    text("clustering_type", none, "How samples are grouped.")
+        .one_of("schedule_based|single_cluster"),
+    number("min_difficulty", none, "Difficulty at the start."),
+    number("max_difficulty", none, "Difficulty at the end."),
+    text("schedule_type", none, "How it rises.")
+        .one_of("fixed_discrete|fixed_linear|fixed_root|custom"),
+    any("schedule_config", "Settings of the schedule.")};
+constexpr Section kMetric = {
+    "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics.*", kMetricRows, false};
+
+void read_metrics(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
+                  JsonValue& out) {
+  if (!value.is_object()) {
+    r.refuse(f, path, value, "an object with a metric under each name");
+    return;
+  }
+  for (const JsonMember& member : value.members()) {
+    JsonValue metric = kMetric.defaults();
+    r.read_section(kMetric, member.value, metric, join_path(path, member.name));
+    out.members().push_back({member.name, {}, std::move(metric)});
+  }
 }
+
+constexpr std::array kCurriculumRows = {
+    flag("enabled", false, "Feed easy samples first."),
+    text("data_cluster_path", none, "Folder of the sample groups."),
+    object("curriculum_metrics", "The measures of difficulty, by name.")
+        .typed("object of objects")
+        .by(read_metrics)};
+constexpr Section kCurriculum = {"data_efficiency.data_sampling.curriculum_learning",
+                                 kCurriculumRows, false};
+
+constexpr std::array kDynamicBatchingRows = {
+    flag("enabled", false, "Batches of equal tokens instead of equal samples."),
+    text("lr_scaling_method", "linear", "How the rate follows the batch.")
+        .one_of("linear|sqrt|none"),
+    integer("min_batch_size", 1, "Samples of a batch at least.").check(),
+    integer("max_batch_size", none, "Samples of a batch at most.").check(),
+    text("sequence_picking_order", "dataloader", "Order of the samples.")
+        .one_of("random|seqlen|dataloader"),
+    integer("max_tokens", none, "Tokens of a batch; required when enabled."),
+    text("metrics_path", none, "Folder of the measured lengths."),
+    flag("verbose", false, "Print the batches.")};
+constexpr Section kDynamicBatching = {"data_efficiency.data_sampling.dynamic_batching",
+                                      kDynamicBatchingRows, false};
+
+constexpr std::array kSamplingRows = {
+    flag("enabled", false, "Choose samples by difficulty or length."),
+    integer("num_epochs", 1000, "Epochs to prepare for."),
+    integer("num_workers", 0, "Loader processes."),
+    flag("pin_memory", false, "Page-locked batches."),
+    nested("curriculum_learning", kCurriculum, "Curriculum learning."),
+    nested("dynamic_batching", kDynamicBatching, "Dynamic batching.")};
+constexpr Section kSampling = {"data_efficiency.data_sampling", kSamplingRows, false};
+
+constexpr std::array kLtdScheduleRows = {
+    integer("min_value", none, "Tokens kept at the start."),
+    integer("max_value", none, "Tokens kept at the end."),
+    text("schedule_type", none, "How they rise.").one_of("fixed_linear"),
+    any("schedule_config", "Settings of the schedule.")};
+constexpr Section kLtdSchedule = {"data_efficiency.data_routing.random_ltd.random_ltd_schedule",
+                                  kLtdScheduleRows, false};
+
+constexpr std::array kLayerTokenRows = {
+    flag("enabled", false, "Not implemented in DeepSpeed either.")};
+constexpr Section kLayerToken = {"data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
+                                 kLayerTokenRows, false};
+
+constexpr std::array kRandomLtdRows = {
+    flag("enabled", false, "Middle layers see a random part of the tokens."),
+    integer("total_layer_num", none, "Layers of the model."),
+    integer("random_ltd_layer_num", none, "Layers that drop tokens."),
+    any("random_ltd_layer_id", "Their numbers."),
+    any("model_mask_name", "Argument with the attention mask."),
+    text("model_type", none, "encoder or decoder."),
+    text("hidden_state_order", none, "Order of the hidden state's dims."),
+    nested("random_ltd_schedule", kLtdSchedule, "How many tokens are kept when.").unread(),
+    nested("layer_token_lr_schedule", kLayerToken, "A learning rate by tokens.").unread()};
+constexpr Section kRandomLtd = {"data_efficiency.data_routing.random_ltd", kRandomLtdRows, false};
+
+constexpr std::array kRoutingRows = {flag("enabled", false, "Route tokens around layers."),
+                                     nested("random_ltd", kRandomLtd, "Random layer-token drop.")};
+constexpr Section kRouting = {"data_efficiency.data_routing", kRoutingRows, false};
+
+constexpr std::array kDataEfficiencyRows = {
+    flag("enabled", false, "Read the section at all."),
+    integer("seed", 1234, "Seed of its random choices."),
+    nested("data_sampling", kSampling, "Choice of samples."),
+    nested("data_routing", kRouting, "Choice of tokens.")};
+
+constexpr std::array kHybridEngineRows =
+    strictly(std::array{flag("enabled", false, "Switch between training and generation (RLHF)."),
+                        integer("max_out_tokens", 512, "Tokens generated at most.").above(0),
+                        integer("inference_tp_size", 1, "Tensor-parallel degree of generation."),
+                        flag("release_inference_cache", false, "Free the cache in training."),
+                        flag("pin_parameters", true, "Keep parameters while generating."),
+                        integer("tp_gather_partition_size", 8, "Layers gathered at a time."),
+                        flag("enable_cuda_graph", false, "Generate through a CUDA graph.")});
+
+constexpr std::array kCompileRows =
+    strictly(std::array{flag("deepcompile", false, "DeepCompile's passes over the traced model."),
+                        flag("autoep_non_moe", false, "Compile what is not a mixture layer."),
+                        flag("free_activation", false, "Free activations early."),
+                        integer("free_activation_threshold", 10'485'760, "Bytes of such a tensor."),
+                        flag("offload_activation", false, "Move activations to the host."),
+                        flag("offload_activation_pin_memory", true, "Into page-locked memory."),
+                        flag("offload_opt_states", false, "Move optimizer states to the host."),
+                        flag("double_buffer", true, "Two communication buffers in turn."),
+                        flag("symmetric_memory", false, "Gather through symmetric memory."),
+                        flag("debug_log", false, "Log the passes."),
+                        flag("offload_parameters", false, "Move parameters to the host."),
+                        flag("sync_before_reduce", false, "Wait before each reduction."),
+                        flag("sync_after_reduce", false, "Wait after each reduction."),
+                        flag("sync_before_allgather", false, "Wait before each gather."),
+                        flag("sync_after_allgather", false, "Wait after each gather."),
+                        flag("keep_int_input_tensors", true, "Keep integer inputs alive."),
+                        flag("keep_all_input_tensors", false, "Keep all inputs alive."),
+                        texts("passes", none, "The passes to run.").one_of("z1|z3|autosp|autotp")});
+
+constexpr std::array kWeightQuantizationRows = strictly(std::array{
+    flag("enabled", true, "Read the section at all."),
+    integer("num_bits", 8, "Bits of a quantized weight."),
+    text("q_type", "symmetric", "Kind of quantization.").one_of("symmetric|asymmetric"),
+    integer("q_groups", 1, "Groups with a scale of their own."),
+    object("quantized_initialization", "Settings of parameters quantized as they are made."),
+    object("post_init_quant", "Settings of those quantized later.")});
 
 }  // namespace
 
-const Section& checkpoint_section() {
-  static const Section section = [] {
-    using C = CheckpointConfig;
-    SectionBuilder<C> b("checkpoint", false);
-    b.add("tag_validation", &C::tag_validation,
-          "What happens when ranks save under different tags.")
-        .any_case_of({"IGNORE", "WARN", "FAIL"})
-        .check();
-    b.add("load_universal", &C::load_universal,
-          "Load a converted universal checkpoint. zero3d's checkpoints load at any split.");
-    b.add("use_node_local_storage", &C::use_node_local_storage,
-          "The first rank of each node writes to its own drive.");
-    b.nest("parallel_write", &C::parallel_write, parallel_write_section(),
-           "How ranks share the writing.");
-    b.add("checkpoint_serialization", &C::checkpoint_serialization,
-          "PyTorch's zip format; false is its legacy one.");
-    b.nest("writer", &C::writer, writer_section(), "DeepSpeed's fast checkpoint writer.");
-    return b.build();
-  }();
-  return section;
-}
-
-const Section& hybrid_engine_section() {
-  static const Section section = [] {
-    using C = HybridEngineConfig;
-    SectionBuilder<C> b("hybrid_engine", true);
-    b.add("enabled", &C::enabled, "Switch between training and generation (RLHF).");
-    b.add("max_out_tokens", &C::max_out_tokens, "Tokens generated at most.").above(0);
-    b.add("inference_tp_size", &C::inference_tp_size, "Tensor-parallel degree of generation.");
-    b.add("release_inference_cache", &C::release_inference_cache, "Free the cache in training.");
-    b.add("pin_parameters", &C::pin_parameters, "Keep parameters while generating.");
-    b.add("tp_gather_partition_size", &C::tp_gather_partition_size, "Layers gathered at a time.");
-    b.add("enable_cuda_graph", &C::enable_cuda_graph, "Generate through a CUDA graph.");
-    return b.build();
-  }();
-  return section;
-}
-
-const Section& compile_section() {
-  static const Section section = [] {
-    using C = CompileConfig;
-    SectionBuilder<C> b("compile", true);
-    b.add("deepcompile", &C::deepcompile, "DeepCompile's passes over the traced model.");
-    b.add("autoep_non_moe", &C::autoep_non_moe, "Compile what is not a mixture layer.");
-    b.add("free_activation", &C::free_activation, "Free activations early.");
-    b.add("free_activation_threshold", &C::free_activation_threshold, "Bytes of such a tensor.");
-    b.add("offload_activation", &C::offload_activation, "Move activations to the host.");
-    b.add("offload_activation_pin_memory", &C::offload_activation_pin_memory,
-          "Into page-locked memory.");
-    b.add("offload_opt_states", &C::offload_opt_states, "Move optimizer states to the host.");
-    b.add("double_buffer", &C::double_buffer, "Two communication buffers in turn.");
-    b.add("symmetric_memory", &C::symmetric_memory, "Gather through symmetric memory.");
-    b.add("debug_log", &C::debug_log, "Log the passes.");
-    b.add("offload_parameters", &C::offload_parameters, "Move parameters to the host.");
-    b.add("sync_before_reduce", &C::sync_before_reduce, "Wait before each reduction.");
-    b.add("sync_after_reduce", &C::sync_after_reduce, "Wait after each reduction.");
-    b.add("sync_before_allgather", &C::sync_before_allgather, "Wait before each gather.");
-    b.add("sync_after_allgather", &C::sync_after_allgather, "Wait after each gather.");
-    b.add("keep_int_input_tensors", &C::keep_int_input_tensors, "Keep integer inputs alive.");
-    b.add("keep_all_input_tensors", &C::keep_all_input_tensors, "Keep all inputs alive.");
-    b.add("passes", &C::passes, "The passes to run.").one_of({"z1", "z3", "autosp", "autotp"});
-    return b.build();
-  }();
-  return section;
-}
-
-const Section& weight_quantization_section() {
-  static const Section section = [] {
-    using C = WeightQuantizationConfig;
-    SectionBuilder<C> b("weight_quantization", true);
-    b.add("enabled", &C::enabled, "Read the section at all.");
-    b.add("num_bits", &C::num_bits, "Bits of a quantized weight.");
-    b.add("q_type", &C::q_type, "Kind of quantization.").one_of({"symmetric", "asymmetric"});
-    b.add("q_groups", &C::q_groups, "Groups with a scale of their own.");
-    const auto settings = [&b](const char* name, JsonValue C::*member, const char* effect) {
-      b.custom(
-          name, "object", effect,
-          [member](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                   C& out) {
-            if (value.is_object()) {
-              out.*member = value;
-            } else {
-              r.refuse(f, path, value, "an object { ... }");
-            }
-          },
-          [member](const C& in) { return in.*member; });
-    };
-    settings("quantized_initialization", &C::quantized_initialization,
-             "Settings of parameters quantized as they are made.");
-    settings("post_init_quant", &C::post_init_quant, "Settings of those quantized later.");
-    return b.build();
-  }();
-  return section;
-}
+constexpr Section kAio = {"aio", kAioRows, false};
+constexpr Section kCheckpoint = {"checkpoint", kCheckpointRows, false};
+constexpr Section kDataEfficiency = {"data_efficiency", kDataEfficiencyRows, false};
+constexpr Section kHybridEngine = {"hybrid_engine", kHybridEngineRows, true};
+constexpr Section kCompile = {"compile", kCompileRows, true};
+constexpr Section kWeightQuantization = {"weight_quantization", kWeightQuantizationRows, true};
 
 }  // namespace zero3d::config

@@ -10,101 +10,82 @@
 namespace zero3d {
 namespace {
 
-ParameterValue to_parameter_value(const JsonValue& value, const std::string& path) {
-  switch (value.kind()) {
-    case JsonValue::Kind::null:
-      return std::monostate{};
-    case JsonValue::Kind::boolean:
-      return value.as_bool();
-    case JsonValue::Kind::integer:
-      return value.as_integer();
-    case JsonValue::Kind::number:
-      return value.as_number();
-    case JsonValue::Kind::string:
-      return value.as_string();
-    case JsonValue::Kind::array: {
-      std::vector<double> numbers;
-      for (const JsonValue& item : value.items()) {
-        if (!item.is_number())
-          throw ConfigError(path, concat("expected a list of numbers, found ", value.excerpt()));
-        numbers.push_back(item.as_number());
-      }
-      return numbers;
-    }
-    case JsonValue::Kind::object:
-      break;
-  }
-  throw ConfigError(
-      path, concat("expected a number, a flag, a string or a list, found ", value.excerpt()));
-}
-
-ParameterMap to_parameter_map(const ConfigParams& params) {
+ParameterMap to_parameter_map(const Config& config, const std::string& path) {
   ParameterMap map;
-  for (const JsonMember& member : params.json().members()) {
-    map.emplace(member.name, to_parameter_value(member.value, params.path() + "." + member.name));
+  for (const JsonMember& member : config.at(path).members()) {
+    const std::optional<ParameterValue> value = parameter_value(member.value);
+    if (!value) {
+      throw ConfigError(concat(path, ".", member.name),
+                        concat("expected a number, a flag, a string or a list of numbers, found ",
+                               member.value.excerpt()));
+    }
+    map.emplace(member.name, *value);
   }
   return map;
 }
 
 OptimizerChoice optimizer_choice(const Config& config) {
-  if (!config.optimizer || !config.optimizer->type) {
+  if (!config.has("optimizer") || !config.has("optimizer.type")) {
     throw ConfigError("optimizer",
                       "training needs an optimizer: add for example "
                       "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}}");
   }
   OptimizerChoice choice;
-  choice.type = *config.optimizer->type;
-  choice.params = to_parameter_map(config.optimizer->params);
-  choice.legacy_fusion = config.optimizer->legacy_fusion;
-  const auto& offload = config.zero_optimization.offload_optimizer;
-  choice.offloaded = offload && offload->device != OffloadDevice::none;
-  choice.bf16_states = config.bf16.bf16_optimizer_states;
+  choice.type = config.text("optimizer.type");
+  choice.params = to_parameter_map(config, "optimizer.params");
+  choice.legacy_fusion = config.flag("optimizer.legacy_fusion");
+  choice.offloaded = config.offloads("offload_optimizer");
+  choice.bf16_states = config.flag("bf16.bf16_optimizer_states");
   return choice;
 }
 
-LossScalerOptions loss_scaler_options(const Fp16Config& fp16, int stage) {
+LossScalerOptions loss_scaler_options(const Config& config) {
   LossScalerOptions options;
-  options.static_scale = fp16.loss_scale;
-  options.initial_scale_power = static_cast<int>(fp16.initial_scale_power);
-  options.window = fp16.loss_scale_window;
-  options.hysteresis = fp16.hysteresis;
-  options.consecutive_hysteresis = fp16.consecutive_hysteresis;
-  options.min_scale = fp16.min_loss_scale;
-  options.stage0 = stage == 0;
+  options.static_scale = config.number("fp16.loss_scale");
+  options.initial_scale_power = static_cast<int>(config.integer("fp16.initial_scale_power"));
+  options.window = config.integer("fp16.loss_scale_window");
+  options.hysteresis = config.integer("fp16.hysteresis");
+  options.consecutive_hysteresis = config.flag("fp16.consecutive_hysteresis");
+  options.min_scale = config.number("fp16.min_loss_scale");
+  options.stage0 = config.stage() == 0;
   return options;
 }
 
-ShardingSettings sharding_settings(const ZeroConfig& zero) {
+ShardingSettings sharding_settings(const Config& config) {
+  const auto size = [&](const char* key) {
+    return config.integer(concat("zero_optimization.", key));
+  };
   ShardingSettings sharding;
-  sharding.what = sharding_policy(zero.stage);
-  sharding.ranks = static_cast<int>(std::max<std::int64_t>(zero.mics_shard_size, 0));
-  sharding.secondary_ranks = static_cast<int>(zero.zero_hpz_partition_size);
-  sharding.gather_bucket = zero.allgather_bucket_size;
-  sharding.prefetch = zero.allgather_sequential
-                          ? std::min<std::int64_t>(1, zero.prefetch_bucket_size)
-                          : zero.prefetch_bucket_size;
-  sharding.max_live = zero.max_live_parameters;
-  sharding.max_reuse_distance = zero.max_reuse_distance;
-  sharding.persistent_parameter = zero.param_persistence_threshold;
-  sharding.persistent_total = zero.model_persistence_threshold;
-  sharding.gather_to_save = zero.gather_16bit_weights_on_model_save;
+  sharding.what = sharding_policy(config.stage());
+  sharding.ranks = static_cast<int>(std::max<std::int64_t>(size("mics_shard_size"), 0));
+  sharding.secondary_ranks = static_cast<int>(size("zero_hpz_partition_size"));
+  sharding.gather_bucket = size("allgather_bucket_size");
+  sharding.prefetch = size("stage3_prefetch_bucket_size");
+  if (config.flag("zero_optimization.stage3_allgather_sequential"))
+    sharding.prefetch = std::min<std::int64_t>(1, sharding.prefetch);
+  sharding.max_live = size("stage3_max_live_parameters");
+  sharding.max_reuse_distance = size("stage3_max_reuse_distance");
+  sharding.persistent_parameter = size("stage3_param_persistence_threshold");
+  sharding.persistent_total = size("stage3_model_persistence_threshold");
+  sharding.gather_to_save =
+      config.flag("zero_optimization.stage3_gather_16bit_weights_on_model_save");
   return sharding;
 }
 
 GradientSettings gradient_settings(const Config& config) {
-  const ZeroConfig& zero = config.zero_optimization;
+  const int stage = config.stage();
   GradientSettings gradients;
-  gradients.mean = config.gradient_allreduce_op != "sum";
-  gradients.prescale = config.prescale_gradients;
-  gradients.predivide_factor = config.gradient_predivide_factor;
-  gradients.reduce_bucket = zero.reduce_bucket_size;
-  gradients.overlap_reduction = zero.overlap_comm.value_or(zero.stage == 3);
-  gradients.reduce_scatter = zero.reduce_scatter;
-  gradients.max_norm = config.gradient_clipping;
-  gradients.take_norm = zero.compute_grad_norm;
+  gradients.mean = config.text("gradient_allreduce_op") != "sum";
+  gradients.prescale = config.flag("prescale_gradients");
+  gradients.predivide_factor = config.number("gradient_predivide_factor");
+  gradients.reduce_bucket = config.integer("zero_optimization.reduce_bucket_size");
+  gradients.overlap_reduction = config.flag("zero_optimization.overlap_comm");
+  gradients.reduce_scatter = config.flag("zero_optimization.reduce_scatter");
+  gradients.max_norm = config.number("gradient_clipping");
+  gradients.take_norm = config.flag("zero_optimization.compute_grad_norm");
   // DeepSpeed looks at this flag at stages 1 and 2 only.
-  gradients.skip_non_finite =
-      !config.bf16.enabled || config.bf16.check_grad_overflow || zero.stage == 0 || zero.stage == 3;
+  gradients.skip_non_finite = !config.flag("bf16.enabled") ||
+                              config.flag("bf16.check_grad_overflow") || stage == 0 || stage == 3;
   return gradients;
 }
 
@@ -112,24 +93,23 @@ GradientSettings gradient_settings(const Config& config) {
 
 TrainSettings train_settings(const Config& config) {
   TrainSettings settings;
-  settings.micro_batch = config.train_micro_batch_size_per_gpu;
-  settings.accumulation = config.gradient_accumulation_steps;
-  settings.managed_accumulation = config.managed_gradient_accumulation;
+  settings.micro_batch = config.integer("train_micro_batch_size_per_gpu");
+  settings.accumulation = config.integer("gradient_accumulation_steps");
+  settings.managed_accumulation = config.flag("managed_gradient_accumulation");
   settings.tp = config.degrees.tp;
   settings.pp = config.degrees.pp;
   settings.sp = config.degrees.sp;
-  settings.sharding = sharding_settings(config.zero_optimization);
+  settings.sharding = sharding_settings(config);
   settings.gradients = gradient_settings(config);
   settings.precision = {model_dtype(config), accumulation_dtype(config),
                         communication_dtype(config), master_dtype(config), std::nullopt};
-  if (config.fp16.enabled)
-    settings.precision.loss_scale =
-        loss_scaler_options(config.fp16, config.zero_optimization.stage);
+  if (config.flag("fp16.enabled")) settings.precision.loss_scale = loss_scaler_options(config);
   settings.optimizer = optimizer_choice(config);
-  if (config.scheduler && config.scheduler->type)
-    settings.schedule = {*config.scheduler->type, to_parameter_map(config.scheduler->params)};
-  settings.optimizer_tile = config.zero_optimization.sub_group_size;
-  settings.log_every = config.steps_per_print.value_or(0);
+  if (config.has("scheduler") && config.has("scheduler.type"))
+    settings.schedule = {config.text("scheduler.type"),
+                         to_parameter_map(config, "scheduler.params")};
+  settings.optimizer_tile = config.integer("zero_optimization.sub_group_size");
+  if (config.has("steps_per_print")) settings.log_every = config.integer("steps_per_print");
   return settings;
 }
 

@@ -2,7 +2,8 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
-#include "zero3d/ds_config/support.h"
+#include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/reader.h"
 
 namespace zero3d {
 
@@ -16,30 +17,50 @@ void TrainCheck::require_ok() const {
   throw ConfigError("", message);
 }
 
-TrainCheck check_trainable(const LoadResult& loaded, const TrainOptions& options) {
-  TrainCheck check;
-  check.errors = loaded.train_errors;
-  std::string list;
-  for (const config::SupportEntry& entry : config::support_table()) {
-    if (entry.active == nullptr || !entry.active(loaded.config)) continue;
-    const std::string path(entry.path);
-    const bool differs = entry.support == config::Support::changes_result;
-    if (entry.support == config::Support::refused) {
+namespace {
+
+bool asked_for(const Config& config, const config::Field& field, const std::string& path) {
+  if (field.active != nullptr) return field.active(config);
+  return config.flag(field.nested == nullptr ? path : path + ".enabled");
+}
+
+void check_support(const Config& config, const config::Section& section, const std::string& prefix,
+                   bool allow_unsupported, TrainCheck& check) {
+  for (const config::Field& field : section.fields) {
+    const std::string path = config::join_path(prefix, field.name);
+    const config::Support support = field.support;
+    if (support == config::Support::implemented) {
+      if (field.nested != nullptr && config.has(path))
+        check_support(config, *field.nested, path, allow_unsupported, check);
+      continue;
+    }
+    if (support == config::Support::no_effect || !asked_for(config, field, path)) continue;
+    if (support == config::Support::refused) {
       check.errors.push_back(
           {path,
-           concat("not implemented yet: it would ", entry.would, "; run with a degree of 1"),
+           concat("not implemented yet: it would ", field.would, "; run with a degree of 1"),
            {}});
-    } else if (differs && !options.allow_unsupported) {
+    } else if (support == config::Support::changes_result && !allow_unsupported) {
       check.errors.push_back(
           {path,
-           concat("not implemented yet, and the result would differ: it would ", entry.would,
+           concat("not implemented yet, and the result would differ: it would ", field.would,
                   ". Remove it, or train without it by --allow-unsupported"),
            {}});
     } else {
-      list += concat(list.empty() ? "" : "; ", path, " (would ", entry.would, ")");
+      check.not_implemented +=
+          concat(check.not_implemented.empty() ? "" : "; ", path, " (would ", field.would, ")");
     }
   }
-  if (!list.empty()) check.not_implemented = concat("accepted, but not implemented yet: ", list);
+}
+
+}  // namespace
+
+TrainCheck check_trainable(const LoadResult& loaded, const TrainOptions& options) {
+  TrainCheck check;
+  check.errors = loaded.train_errors;
+  check_support(loaded.config, config::kRoot, "", options.allow_unsupported, check);
+  if (!check.not_implemented.empty())
+    check.not_implemented = "accepted, but not implemented yet: " + check.not_implemented;
   return check;
 }
 

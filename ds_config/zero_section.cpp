@@ -1,141 +1,102 @@
-// Descriptions of zero_optimization, its offload, leaf_module and zenflow parts.
-#include "zero3d/ds_config/zero_section.h"
-
+// The keys of zero_optimization and of its parts: offload, leaf_module, zenflow. Sizes are counted
+// in elements unless a row says bytes.
 #include <algorithm>
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/reader.h"
 
 namespace zero3d::config {
 
 namespace {
 
-const Section& offload_param_section() {
-  static const Section section = [] {
-    SectionBuilder<OffloadParamConfig> b("zero_optimization.offload_param", true);
-    b.add("device", &OffloadParamConfig::device, "Where parameter shards live between uses.");
-    b.add("nvme_path", &OffloadParamConfig::nvme_path, "Folder on the drive; needed for nvme.");
-    b.add("buffer_count", &OffloadParamConfig::buffer_count, "Staging buffers for nvme.")
-        .at_least(0);
-    b.add("buffer_size", &OffloadParamConfig::buffer_size, "Elements of a staging buffer.")
-        .at_least(0);
-    b.add("max_in_cpu", &OffloadParamConfig::max_in_cpu,
-          "Elements kept in host memory before the drive is used.")
-        .at_least(0);
-    b.add("pin_memory", &OffloadParamConfig::pin_memory, "Page-locked host memory.");
-    return b.build();
-  }();
-  return section;
-}
+constexpr std::nullopt_t none = std::nullopt;
+constexpr std::string_view kDevices = "none|cpu|nvme";
+constexpr std::string_view kDeviceType = "\"none\", \"cpu\" or \"nvme\"";
 
-const Section& offload_optimizer_section() {
-  static const Section section = [] {
-    using C = OffloadOptimizerConfig;
-    SectionBuilder<C> b("zero_optimization.offload_optimizer", true);
-    b.add("device", &C::device, "Where master weights and moments live.");
-    b.add("nvme_path", &C::nvme_path, "Folder on the drive; needed for nvme.");
-    b.add("buffer_count", &C::buffer_count, "Staging buffers for nvme.").at_least(0);
-    b.add("pin_memory", &C::pin_memory, "Page-locked host memory.");
-    b.add("pipeline_read", &C::pipeline_read, "Read the next tile while one is updated.");
-    b.add("pipeline_write", &C::pipeline_write, "Write the last tile while one is updated.");
-    b.add("fast_init", &C::fast_init, "A quick first write of the states to the drive.");
-    b.add("ratio", &C::ratio, "Share of the optimizer states offloaded; below 1 needs stage 3.")
-        .between(0, 1);
-    b.add("super_offload", &C::super_offload, "SuperOffload's worker process (stage 3).");
-    b.add("cpuadam_cores_perc", &C::cpuadam_cores_perc, "Share of the cores for that worker.")
-        .between(0, 1);
-    return b.build();
-  }();
-  return section;
-}
+constexpr std::array kOffloadParamRows = strictly(std::array{
+    text("device", "none", "Where parameter shards live between uses.")
+        .one_of(kDevices)
+        .typed(kDeviceType),
+    text("nvme_path", none, "Folder on the drive; needed for nvme."),
+    integer("buffer_count", 5, "Staging buffers for nvme.").at_least(0),
+    integer("buffer_size", 100'000'000, "Elements of a staging buffer.").at_least(0),
+    integer("max_in_cpu", 1'000'000'000, "Elements kept in host memory before the drive is used.")
+        .at_least(0),
+    flag("pin_memory", true, "Page-locked host memory.")});
+constexpr Section kOffloadParam = {"zero_optimization.offload_param", kOffloadParamRows, true};
 
-void read_classes(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                  std::vector<std::string>& out) {
-  std::vector<std::string> names;
+constexpr std::array kOffloadOptimizerRows = strictly(std::array{
+    text("device", "none", "Where master weights and moments live.")
+        .one_of(kDevices)
+        .typed(kDeviceType),
+    text("nvme_path", none, "Folder on the drive; needed for nvme."),
+    integer("buffer_count", 4, "Staging buffers for nvme.").at_least(0),
+    flag("pin_memory", true, "Page-locked host memory."),
+    flag("pipeline_read", false, "Read the next tile while one is updated."),
+    flag("pipeline_write", false, "Write the last tile while one is updated."),
+    flag("fast_init", false, "A quick first write of the states to the drive."),
+    number("ratio", 1.0, "Share of the optimizer states offloaded; below 1 needs stage 3.")
+        .between(0, 1),
+    flag("super_offload", false, "SuperOffload's worker process (stage 3)."),
+    number("cpuadam_cores_perc", 0.8, "Share of the cores for that worker.").between(0, 1)});
+constexpr Section kOffloadOptimizer = {"zero_optimization.offload_optimizer", kOffloadOptimizerRows,
+                                       true};
+
+/// A list of names, or one name; each once.
+void read_names(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
+                JsonValue& out) {
+  JsonValue names = JsonValue::make_array();
   if (value.is_string()) {
-    names = {value.as_string()};
+    names.push_back(value);
   } else if (auto read = r.to_texts(f, path, value)) {
-    names = std::move(*read);
+    names = *std::move(read);
   } else {
     return;
   }
-  out.clear();
-  for (std::string& name : names) {
-    if (std::find(out.begin(), out.end(), name) == out.end()) out.push_back(std::move(name));
+  out = JsonValue::make_array();
+  for (const JsonValue& name : names.items()) {
+    if (std::find(out.items().begin(), out.items().end(), name) == out.items().end())
+      out.push_back(name);
   }
 }
 
-const Section& leaf_module_section() {
-  static const Section section = [] {
-    using C = LeafModuleConfig;
-    SectionBuilder<C> b("zero_optimization.leaf_module", true);
-    const auto names = [&b](const char* name, std::vector<std::string> C::*member,
-                            const char* effect) {
-      b.custom(
-          name, "list of strings", effect,
-          [member](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                   C& out) { read_classes(r, f, path, value, out.*member); },
-          [member](const C& in) { return write_value(in.*member); });
-    };
-    names("classes", &C::classes, "Module classes fetched as one unit; replaces the default list.");
-    names("names", &C::names, "Module names fetched as one unit.");
-    names("name_suffixes", &C::name_suffixes, "The same by the end of the name.");
-    return b.build();
-  }();
-  return section;
-}
+constexpr std::array kLeafModuleRows = strictly(
+    std::array{texts("classes",
+                     "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock|"
+                     "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock|"
+                     "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+                     "Module classes fetched as one unit; replaces the default list.")
+                   .by(read_names),
+               texts("names", "", "Module names fetched as one unit.").by(read_names),
+               texts("name_suffixes", "", "The same by the end of the name.").by(read_names)});
+constexpr Section kLeafModule = {"zero_optimization.leaf_module", kLeafModuleRows, true};
 
-/// An interval: an integer or "auto".
-Field& add_interval(SectionBuilder<ZenFlowConfig>& b, const char* name,
-                    std::optional<std::int64_t> ZenFlowConfig::*member, const char* effect) {
-  return b
-      .custom(
-          name, "int or \"auto\"", effect,
-          [member](Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                   ZenFlowConfig& out) {
-            if (value.is_auto()) return;
-            if (value.is_string()) {
-              r.refuse(f, path, value, "an integer or \"auto\"", "write the number without quotes");
-            } else if (const auto read = r.to_integer(f, path, value)) {
-              out.*member = *read;
-            }
-          },
-          [member](const ZenFlowConfig& in) {
-            return in.*member ? JsonValue(*(in.*member)) : JsonValue("auto");
-          })
-      .or_auto();
-}
-
-const Section& zenflow_section() {
-  static const Section section = [] {
-    using C = ZenFlowConfig;
-    SectionBuilder<C> b("zero_optimization.zenflow", true);
-    b.add("topk_ratio", &C::topk_ratio,
-          "Share of gradient columns updated on the device each step.")
-        .inside(0, 1);
-    b.add("select_strategy", &C::select_strategy, "When the columns are chosen anew.")
-        .one_of({"auto", "step", "epoch"})
-        .or_auto();
-    add_interval(b, "select_interval", &C::select_interval, "Steps or epochs between choices.");
-    add_interval(b, "update_interval", &C::update_interval,
-                 "Steps between updates of the other columns.")
-        .at_least(1);
-    b.add("overlap_step", &C::overlap_step, "Run the host's step beside the next one.");
-    b.add("offload", &C::offload, "Keep the chosen columns' states on the host.");
-    b.add("auto_ratio", &C::auto_ratio, "Threshold of the automatic update.").between(0, 1);
-    b.add("full_warm_up_rounds", &C::full_warm_up_rounds, "Full steps at the start.");
-    b.add("pt_reserved_cores_perc", &C::pt_reserved_cores_perc,
-          "Share of the cores left to the training process.")
-        .between(0, 1);
-    b.add("steps_per_epoch", &C::steps_per_epoch, "Filled while running.");
-    return b.build();
-  }();
-  return section;
-}
+constexpr std::array kZenFlowRows = strictly(std::array{
+    number("topk_ratio", 0.1, "Share of gradient columns updated on the device each step.")
+        .inside(0, 1),
+    text("select_strategy", "auto", "When the columns are chosen anew.")
+        .one_of("auto|step|epoch")
+        .or_auto(),
+    or_auto(integer("select_interval", none, "Steps or epochs between choices."))
+        .typed("int or \"auto\"")
+        .unquoted(),
+    or_auto(integer("update_interval", none, "Steps between updates of the other columns."))
+        .typed("int or \"auto\"")
+        .at_least(1)
+        .unquoted(),
+    flag("overlap_step", false, "Run the host's step beside the next one."),
+    flag("offload", false, "Keep the chosen columns' states on the host."),
+    number("auto_ratio", 0.99, "Threshold of the automatic update.").between(0, 1),
+    integer("full_warm_up_rounds", 0, "Full steps at the start."),
+    number("pt_reserved_cores_perc", 0.5, "Share of the cores left to the training process.")
+        .between(0, 1),
+    integer("steps_per_epoch", none, "Filled while running.")});
+constexpr Section kZenFlow = {"zero_optimization.zenflow", kZenFlowRows, true};
 
 /// How 0.19.8 reads the stage: an integer from 0 to 3, also as true, 2.0 or "2".
 void read_stage(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                ZeroConfig& out) {
+                JsonValue& out) {
   const bool word =
       value.is_string() && value.as_string().find_first_of("0123") == std::string::npos;
   if (word) {
@@ -146,152 +107,180 @@ void read_stage(Reader& r, const Field& f, const std::string& path, const JsonVa
               "stage in its place"
             : "write the number");
   } else if (const auto read = r.to_integer(f, path, value)) {
-    out.stage = static_cast<int>(*read);
+    out = JsonValue(*read);
   }
 }
 
-void add_general(SectionBuilder<ZeroConfig>& b) {
-  using C = ZeroConfig;
-  b.custom("stage", "0, 1, 2 or 3",
-           "0 shards nothing, 1 the optimizer state, 2 gradients too, 3 parameters too.",
-           read_stage, [](const C& in) { return JsonValue(in.stage); })
-      .between(0, 3);
-  b.add("contiguous_gradients", &C::contiguous_gradients,
-        "Copy gradients into a flat bucket as they appear. zero3d always does.");
-  b.add("reduce_scatter", &C::reduce_scatter,
-        "Reduce gradients to their owners; false all-reduces them.");
-  b.add("reduce_bucket_size", &C::reduce_bucket_size, "Elements of a gradient reduction bucket.")
-      .above(0);
-  b.add("use_multi_rank_bucket_allreduce", &C::use_multi_rank_bucket_allreduce,
-        "One all-reduce for the buckets of several owners.");
-  b.add("allgather_partitions", &C::allgather_partitions, "Without effect, in DeepSpeed too.");
-  b.add("allgather_bucket_size", &C::allgather_bucket_size,
-        "Elements gathered at a time after the step (stages 1 and 2).")
-      .at_least(0);
-  b.add("overlap_comm", &C::overlap_comm,
-        "Overlap communication with computation. null: true at stage 3, else false.");
-  b.add("compute_grad_norm", &C::compute_grad_norm,
-        "false skips the gradient norm (stages 1 and 2; gradient_clipping must be 0).");
-  b.add("load_from_fp32_weights", &C::load_from_fp32_weights,
-        "A checkpoint's master weights are taken from its fp32 copy.");
-  b.add("elastic_checkpoint", &C::elastic_checkpoint,
-        "DeepSpeed's old way to change dp between runs; zero3d's checkpoints always allow it.");
+bool at_stage3(const Config& config, const char* key) {
+  return config.flag(key) && config.stage() == 3;
 }
 
-void add_parts(SectionBuilder<ZeroConfig>& b) {
-  using C = ZeroConfig;
-  b.nest("offload_param", &C::offload_param, offload_param_section(),
-         "Keep parameter shards off the device (stage 3).");
-  b.nest("offload_optimizer", &C::offload_optimizer, offload_optimizer_section(),
-         "Keep master weights and moments off the device (stages 1 to 3).");
-  b.nest("zenflow", &C::zenflow, zenflow_section(), "ZenFlow's stall-free offloaded step.");
-  b.nest("leaf_module", &C::leaf_module, leaf_module_section(),
-         "Modules whose parameters are fetched as one unit (stage 3).")
-      .or_null();
-}
-
-void add_stage3(SectionBuilder<ZeroConfig>& b) {
-  using C = ZeroConfig;
-  b.add("sub_group_size", &C::sub_group_size, "Elements of an optimizer tile (stage 3).")
-      .at_least(0);
-  b.add("stage3_prefetch_bucket_size", &C::prefetch_bucket_size,
-        "Elements gathered ahead of their use; 0 gathers nothing ahead.")
-      .also("prefetch_bucket_size")
-      .at_least(0);
-  b.add("stage3_param_persistence_threshold", &C::param_persistence_threshold,
-        "Parameters up to this many elements stay gathered.")
-      .also("param_persistence_threshold")
-      .at_least(0);
-  b.add("stage3_model_persistence_threshold", &C::model_persistence_threshold,
-        "At most this many elements stay gathered.")
-      .also("model_persistence_threshold")
-      .at_least(0);
-  b.add("stage3_max_live_parameters", &C::max_live_parameters,
-        "Elements gathered at any time before prefetching pauses.")
-      .also("max_live_parameters")
-      .at_least(0);
-  b.add("stage3_max_reuse_distance", &C::max_reuse_distance,
-        "A parameter used again within this many elements is not released.")
-      .also("max_reuse_distance")
-      .at_least(0);
-  b.add("stage3_gather_16bit_weights_on_model_save", &C::gather_16bit_weights_on_model_save,
-        "Gather 16-bit weights when the model is saved.")
-      .also("gather_16bit_weights_on_model_save");
-  b.add("stage3_module_granularity_threshold", &C::module_granularity_threshold,
-        "Modules finer than this are fetched as one unit; 0 is off.")
-      .also("module_granularity_threshold");
-  b.add("stage3_use_all_reduce_for_fetch_params", &C::use_all_reduce_for_fetch_params,
-        "Gather parameters by an all-reduce.")
-      .also("use_all_reduce_for_fetch_params");
-  b.add("stage3_allgather_sequential", &C::allgather_sequential, "Gather one parameter at a time.")
-      .also("allgather_sequential");
-}
-
-void add_features(SectionBuilder<ZeroConfig>& b) {
-  using C = ZeroConfig;
-  b.add("ignore_unused_parameters", &C::ignore_unused_parameters,
-        "Bear trainable parameters that got no gradient.");
-  b.add("legacy_stage1", &C::legacy_stage1, "Gone; true is refused at start.");
-  b.add("round_robin_gradients", &C::round_robin_gradients,
-        "Deal parameters out to ranks in turn (stages 1 and 2).");
-  b.add("parameter_alignment", &C::parameter_alignment,
-        "Start each parameter on 16 bytes in the flat buffers (stages 1 and 2).");
-  b.add("zero_hpz_partition_size", &C::zero_hpz_partition_size,
-        "Ranks that share a secondary copy of the parameters (hpZ, stage 3); above 1 enables.")
-      .at_least(0);
-  b.add("zero_quantized_weights", &C::zero_quantized_weights,
-        "Gather parameters in 8 bits (ZeRO++, stage 3).");
-  b.add("zero_quantized_nontrainable_weights", &C::zero_quantized_nontrainable_weights,
-        "Keep frozen parameters in 8 bits (stage 3).");
-  b.add("zero_quantized_gradients", &C::zero_quantized_gradients,
-        "Reduce gradients in 4 bits over an all-to-all (ZeRO++, stage 3).");
-  b.add("mics_shard_size", &C::mics_shard_size,
-        "Ranks that one full set of shards spans (MiCS, stage 3); -1 is off. DeepSpeed 0.19.8 "
-        "refuses it; zero3d offers it.")
-      .at_least(-1)
-      .own();
-  b.add("mics_hierarchical_params_gather", &C::mics_hierarchical_params_gather,
-        "Gather a MiCS shard in two hops. DeepSpeed 0.19.8 refuses it; zero3d takes it.")
-      .own();
-  b.add("memory_efficient_linear", &C::memory_efficient_linear, "A PyTorch matter.");
-  b.add("pipeline_loading_checkpoint", &C::pipeline_loading_checkpoint,
-        "Ranks of a node read a checkpoint one after the other (stage 3).");
-  b.add("override_module_apply", &C::override_module_apply, "A PyTorch matter.");
-  b.add("log_trace_cache_warnings", &C::log_trace_cache_warnings,
-        "Of DeepSpeed's recorded traces; zero3d plans and has none.");
-  b.add("enable_sanity_checks", &C::enable_sanity_checks,
-        "Compare what ranks gather and reduce (stage 3).");
-  b.add("save_muon_momentum_buffer_in_memory", &C::save_muon_momentum_buffer_in_memory,
-        "Keep Muon's momentum off the drive (stage 3 with nvme).");
-}
-
-void add_deprecated(SectionBuilder<ZeroConfig>& b) {
-  using C = ZeroConfig;
-  b.add("cpu_offload", &C::cpu_offload, "Deprecated: offload_optimizer with device cpu.")
-      .deprecate();
-  b.add("cpu_offload_param", &C::cpu_offload_param, "Deprecated: offload_param with device cpu.")
-      .deprecate();
-  b.add("cpu_offload_use_pin_memory", &C::cpu_offload_use_pin_memory, "Deprecated, ignored.")
-      .deprecate();
-  b.add("stage3_gather_fp16_weights_on_model_save", &C::gather_fp16_weights_on_model_save,
-        "Deprecated: stage3_gather_16bit_weights_on_model_save.")
-      .also("gather_fp16_weights_on_model_save")
-      .deprecate();
-}
+constexpr std::array kRows = strictly(std::array{
+    integer("stage", 0,
+            "0 shards nothing, 1 the optimizer state, 2 gradients too, 3 parameters too.")
+        .typed("0, 1, 2 or 3")
+        .between(0, 3)
+        .by(read_stage),
+    flag("contiguous_gradients", true,
+         "Copy gradients into a flat bucket as they appear. zero3d always does.")
+        .stages(1, 3)
+        .none(),
+    flag("reduce_scatter", true, "Reduce gradients to their owners; false all-reduces them.")
+        .stages(1, 3),
+    integer("reduce_bucket_size", 500'000'000, "Elements of a gradient reduction bucket.").above(0),
+    flag("use_multi_rank_bucket_allreduce", true,
+         "One all-reduce for the buckets of several owners.")
+        .stages(1, 2)
+        .none(),
+    flag("allgather_partitions", true, "Without effect, in DeepSpeed too.").none(),
+    integer("allgather_bucket_size", 500'000'000,
+            "Elements gathered at a time after the step (stages 1 and 2).")
+        .at_least(0)
+        .stages(1, 2),
+    flag("overlap_comm", none,
+         "Overlap communication with computation. null: true at stage 3, else false."),
+    flag("compute_grad_norm", true,
+         "false skips the gradient norm (stages 1 and 2; gradient_clipping must be 0)."),
+    flag("load_from_fp32_weights", true,
+         "A checkpoint's master weights are taken from its fp32 copy.")
+        .none(),
+    flag("elastic_checkpoint", false,
+         "DeepSpeed's old way to change dp between runs; zero3d's checkpoints always allow it.")
+        .none(),
+    nested("offload_param", kOffloadParam, "Keep parameter shards off the device (stage 3).")
+        .optional()
+        .stages(3, 3)
+        .not_yet("keep parameter shards in host memory or on a drive; they stay on the device",
+                 [](const Config& c) { return c.offloads("offload_param") && c.stage() == 3; }),
+    nested("offload_optimizer", kOffloadOptimizer,
+           "Keep master weights and moments off the device (stages 1 to 3).")
+        .optional()
+        .stages(1, 3)
+        .not_yet("keep master weights and moments in host memory or on a drive; they stay on the "
+                 "device",
+                 [](const Config& c) { return c.offloads("offload_optimizer") && c.stage() > 0; }),
+    nested("zenflow", kZenFlow, "ZenFlow's stall-free offloaded step.")
+        .optional()
+        .stages(1, 3)
+        .differs("update the important gradient columns first and the others later",
+                 [](const Config& c) { return c.has("zero_optimization.zenflow"); }),
+    nested("leaf_module", kLeafModule,
+           "Modules whose parameters are fetched as one unit (stage 3).")
+        .or_null()
+        .stages(3, 3)
+        .none(),
+    integer("sub_group_size", 1'000'000'000, "Elements of an optimizer tile (stage 3).")
+        .at_least(0)
+        .stages(3, 3),
+    integer("stage3_prefetch_bucket_size", 50'000'000,
+            "Elements gathered ahead of their use; 0 gathers nothing ahead.")
+        .also("prefetch_bucket_size")
+        .at_least(0)
+        .stages(3, 3),
+    integer("stage3_param_persistence_threshold", 100'000,
+            "Parameters up to this many elements stay gathered.")
+        .also("param_persistence_threshold")
+        .at_least(0)
+        .stages(3, 3),
+    integer("stage3_model_persistence_threshold", INT64_MAX,
+            "At most this many elements stay gathered.")
+        .also("model_persistence_threshold")
+        .at_least(0)
+        .stages(3, 3),
+    integer("stage3_max_live_parameters", 1'000'000'000,
+            "Elements gathered at any time before prefetching pauses.")
+        .also("max_live_parameters")
+        .at_least(0)
+        .stages(3, 3),
+    integer("stage3_max_reuse_distance", 1'000'000'000,
+            "A parameter used again within this many elements is not released.")
+        .also("max_reuse_distance")
+        .at_least(0)
+        .stages(3, 3),
+    flag("stage3_gather_16bit_weights_on_model_save", false,
+         "Gather 16-bit weights when the model is saved.")
+        .also("gather_16bit_weights_on_model_save")
+        .stages(3, 3),
+    integer("stage3_module_granularity_threshold", 0,
+            "Modules finer than this are fetched as one unit; 0 is off.")
+        .also("module_granularity_threshold")
+        .stages(3, 3)
+        .none(),
+    flag("stage3_use_all_reduce_for_fetch_params", false, "Gather parameters by an all-reduce.")
+        .also("use_all_reduce_for_fetch_params")
+        .stages(3, 3)
+        .none(),
+    flag("stage3_allgather_sequential", false, "Gather one parameter at a time.")
+        .also("allgather_sequential")
+        .stages(3, 3),
+    flag("ignore_unused_parameters", true, "Bear trainable parameters that got no gradient.")
+        .none(),
+    flag("legacy_stage1", false, "Gone; true is refused at start.").refuse("", never),
+    flag("round_robin_gradients", false, "Deal parameters out to ranks in turn (stages 1 and 2).")
+        .stages(1, 2)
+        .none(),
+    flag("parameter_alignment", false,
+         "Start each parameter on 16 bytes in the flat buffers (stages 1 and 2).")
+        .stages(1, 2)
+        .none(),
+    integer("zero_hpz_partition_size", 1,
+            "Ranks that share a secondary copy of the parameters (hpZ, stage 3); above 1 enables.")
+        .at_least(0)
+        .stages(3, 3),
+    flag("zero_quantized_weights", false, "Gather parameters in 8 bits (ZeRO++, stage 3).")
+        .stages(3, 3)
+        .differs("gather parameters in 8 bits",
+                 [](const Config& c) {
+                   return at_stage3(c, "zero_optimization.zero_quantized_weights");
+                 }),
+    flag("zero_quantized_nontrainable_weights", false,
+         "Keep frozen parameters in 8 bits (stage 3).")
+        .stages(3, 3)
+        .differs("keep frozen parameters in 8 bits",
+                 [](const Config& c) {
+                   return at_stage3(c, "zero_optimization.zero_quantized_nontrainable_weights");
+                 }),
+    flag("zero_quantized_gradients", false,
+         "Reduce gradients in 4 bits over an all-to-all (ZeRO++, stage 3).")
+        .stages(3, 3)
+        .differs("reduce gradients in 4 bits",
+                 [](const Config& c) {
+                   return at_stage3(c, "zero_optimization.zero_quantized_gradients");
+                 }),
+    integer("mics_shard_size", -1,
+            "Ranks that one full set of shards spans (MiCS, stage 3); -1 is off. DeepSpeed 0.19.8 "
+            "refuses it; zero3d offers it.")
+        .at_least(-1)
+        .stages(3, 3)
+        .own(),
+    flag("mics_hierarchical_params_gather", false,
+         "Gather a MiCS shard in two hops. DeepSpeed 0.19.8 refuses it; zero3d takes it.")
+        .stages(3, 3)
+        .own()
+        .not_yet("gather a MiCS shard in two hops; it is gathered in one"),
+    flag("memory_efficient_linear", true, "A PyTorch matter.").none(),
+    flag("pipeline_loading_checkpoint", false,
+         "Ranks of a node read a checkpoint one after the other (stage 3).")
+        .stages(3, 3)
+        .none(),
+    flag("override_module_apply", true, "A PyTorch matter.").none(),
+    flag("log_trace_cache_warnings", false,
+         "Of DeepSpeed's recorded traces; zero3d plans and has none.")
+        .none(),
+    flag("enable_sanity_checks", false, "Compare what ranks gather and reduce (stage 3).").none(),
+    flag("save_muon_momentum_buffer_in_memory", false,
+         "Keep Muon's momentum off the drive (stage 3 with nvme).")
+        .none(),
+    flag("cpu_offload", none, "Deprecated: offload_optimizer with device cpu.").deprecate(),
+    flag("cpu_offload_param", none, "Deprecated: offload_param with device cpu.").deprecate(),
+    flag("cpu_offload_use_pin_memory", none, "Deprecated, ignored.").deprecate().none(),
+    flag("stage3_gather_fp16_weights_on_model_save", false,
+         "Deprecated: stage3_gather_16bit_weights_on_model_save.")
+        .also("gather_fp16_weights_on_model_save")
+        .deprecate()});
 
 }  // namespace
 
-const Section& zero_section() {
-  static const Section section = [] {
-    SectionBuilder<ZeroConfig> b("zero_optimization", true);
-    add_general(b);
-    add_parts(b);
-    add_stage3(b);
-    add_features(b);
-    add_deprecated(b);
-    return b.build();
-  }();
-  return section;
-}
+constexpr Section kZero = {"zero_optimization", kRows, true};
 
 }  // namespace zero3d::config

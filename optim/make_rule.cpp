@@ -1,13 +1,13 @@
 #include "zero3d/optim/make_rule.h"
 
-#include <algorithm>
-#include <array>
 #include <cctype>
+#include <tuple>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/optim/adagrad.h"
 #include "zero3d/optim/adam.h"
+#include "zero3d/optim/known_types.h"
 #include "zero3d/optim/lamb.h"
 #include "zero3d/optim/lion.h"
 #include "zero3d/optim/muon.h"
@@ -28,51 +28,25 @@ struct Maker {
   const OptimizerChoice& choice;
   ParameterReader reader;
   OptimizerRules made;
+  bool torch = false;  ///< PyTorch's own class is asked for.
 
-  explicit Maker(const OptimizerChoice& c) : choice(c), reader(c.params, c.path + ".params") {}
+  Maker(const OptimizerChoice& c, const KnownType& type)
+      : choice(c), reader(c.params, c.path + ".params", type) {}
 
-  double not_negative(const char* key, double fallback) {
-    const double value = reader.number(key, fallback);
-    if (value < 0) reader.fail(key, concat("must not be negative, found ", value));
-    return value;
-  }
-
-  double fraction(const char* key, double fallback) {
-    const double value = reader.number(key, fallback);
-    if (value < 0 || value >= 1)
-      reader.fail(key, concat("must be at least 0 and below 1, found ", value));
-    return value;
-  }
-
-  void betas(GroupSettings& settings, double beta1, double beta2) {
-    std::tie(settings.beta1, settings.beta2) = reader.pair("betas", {beta1, beta2});
-    for (const double beta : {settings.beta1, settings.beta2})
-      if (beta < 0 || beta >= 1)
-        reader.fail("betas", concat("must be at least 0 and below 1, found ", beta));
+  void betas(GroupSettings& settings) {
+    std::tie(settings.beta1, settings.beta2) = reader.pair("betas");
     made.has_betas = true;
-  }
-
-  void refuse_flag(const char* key, const char* why) {
-    if (reader.flag(key, false)) reader.fail(key, why);
-  }
-
-  void refuse_amsgrad() { refuse_flag("amsgrad", "the AMSGrad variant is not supported"); }
-
-  /// What torch's classes take to choose among implementations of one formula.
-  void ignore_torch_switches() {
-    for (const char* key : {"foreach", "capturable", "differentiable", "fused"}) reader.ignore(key);
-    refuse_flag("maximize", "maximising is not supported; negate the loss");
   }
 
   /// DeepSpeed's CPU classes keep their states in bf16 when told to; others drop the parameter.
   void read_state_precision() {
-    const bool fp32_states = reader.flag("fp32_optimizer_states", true);
+    const bool fp32_states = reader.flag("fp32_optimizer_states");
     made.bf16_states = choice.bf16_states || (choice.offloaded && !fp32_states);
   }
 
   /// adam_w_mode and torch_adam: true for decoupled decay.
   bool read_decay_mode(bool is_adamw) {
-    const bool flag = reader.flag("adam_w_mode", true);
+    const bool flag = reader.flag("adam_w_mode");
     if (is_adamw && !flag)
       made.warnings.push_back(
           concat(reader.path(),
@@ -85,137 +59,126 @@ struct Maker {
     AdamOptions options;
     options.name = is_adamw ? "AdamW" : "Adam";
     options.decoupled = read_decay_mode(is_adamw);
-    const bool torch = reader.flag("torch_adam", false);
+    torch = reader.flag("torch_adam");
     GroupSettings& settings = made.settings;
-    settings.lr = not_negative("lr", 1e-3);
-    betas(settings, 0.9, 0.999);
-    settings.eps = not_negative("eps", 1e-8);
-    settings.weight_decay = not_negative("weight_decay", torch && options.decoupled ? 1e-2 : 0);
-    if (torch) {
-      ignore_torch_switches();
-    } else {
-      options.bias_correction = reader.flag("bias_correction", true);
-      reader.ignore("set_grad_none");
-    }
-    refuse_amsgrad();
+    settings.lr = reader.number("lr");
+    betas(settings);
+    settings.eps = reader.number("eps");
+    settings.weight_decay = torch && options.decoupled ? reader.number("weight_decay", 1e-2)
+                                                       : reader.number("weight_decay");
+    options.bias_correction = torch || reader.flag("bias_correction");
     read_state_precision();
     made.rule = std::make_unique<Adam>(options);
-    made.tested_with_zero = true;
   }
 
   void make_adagrad() {
     AdagradOptions options;
-    made.settings.lr = not_negative("lr", 1e-2);
-    made.settings.eps = not_negative("eps", 1e-10);
-    made.settings.weight_decay = not_negative("weight_decay", 0);
+    made.settings.lr = reader.number("lr");
+    made.settings.eps = reader.number("eps");
+    made.settings.weight_decay = reader.number("weight_decay");
     if (choice.offloaded) {
       options.state_name = "exp_avg_sq";
       options.may_be_bf16 = true;
-      refuse_amsgrad();
       read_state_precision();
     } else {
-      options.lr_decay = not_negative("lr_decay", 0);
-      options.initial_accumulator_value = not_negative("initial_accumulator_value", 0);
-      ignore_torch_switches();
+      options.lr_decay = reader.number("lr_decay");
+      options.initial_accumulator_value = reader.number("initial_accumulator_value");
     }
     made.rule = std::make_unique<Adagrad>(options);
-    made.tested_with_zero = true;
   }
 
   void make_lion() {
-    made.settings.lr = not_negative("lr", 1e-3);
-    betas(made.settings, 0.9, 0.999);
-    made.settings.weight_decay = not_negative("weight_decay", 0);
-    reader.ignore("set_grad_none");
+    made.settings.lr = reader.number("lr");
+    betas(made.settings);
+    made.settings.weight_decay = reader.number("weight_decay");
     read_state_precision();
     made.rule = std::make_unique<Lion>();
-    made.tested_with_zero = true;
   }
 
   void make_lamb() {
     LambOptions options;
-    made.settings.lr = not_negative("lr", 1e-3);
-    options.bias_correction = reader.flag("bias_correction", true);
-    betas(made.settings, 0.9, 0.999);
-    made.settings.eps = not_negative("eps", 1e-8);
-    options.eps_inside_sqrt = reader.flag("eps_inside_sqrt", false);
-    made.settings.weight_decay = not_negative("weight_decay", 0);
-    options.max_coeff = not_negative("max_coeff", 10.0);
-    options.min_coeff = not_negative("min_coeff", 0.01);
+    made.settings.lr = reader.number("lr");
+    options.bias_correction = reader.flag("bias_correction");
+    betas(made.settings);
+    made.settings.eps = reader.number("eps");
+    options.eps_inside_sqrt = reader.flag("eps_inside_sqrt");
+    made.settings.weight_decay = reader.number("weight_decay");
+    options.max_coeff = reader.number("max_coeff");
+    options.min_coeff = reader.number("min_coeff");
     if (options.min_coeff > options.max_coeff)
       reader.fail("min_coeff", concat("must not exceed max_coeff (", options.max_coeff, "), found ",
                                       options.min_coeff));
-    refuse_amsgrad();
     made.rule = std::make_unique<Lamb>(options);
   }
 
   void make_sgd() {
     SgdOptions options;
-    made.settings.lr = not_negative("lr", 1e-3);
-    made.settings.momentum = not_negative("momentum", 0);
-    made.settings.weight_decay = not_negative("weight_decay", 0);
+    made.settings.lr = reader.number("lr");
+    made.settings.momentum = reader.number("momentum");
+    made.settings.weight_decay = reader.number("weight_decay");
     options.has_momentum = made.settings.momentum != 0;
-    options.dampening = reader.number("dampening", 0);
-    options.nesterov = reader.flag("nesterov", false);
+    options.dampening = reader.number("dampening");
+    options.nesterov = reader.flag("nesterov");
     if (options.nesterov && (!options.has_momentum || options.dampening != 0))
       reader.fail("nesterov", "requires a momentum and zero dampening");
-    ignore_torch_switches();
     made.rule = std::make_unique<Sgd>(options);
   }
 
   void make_rmsprop() {
     RmspropOptions options;
-    made.settings.lr = not_negative("lr", 1e-2);
-    options.alpha = not_negative("alpha", 0.99);
-    made.settings.eps = not_negative("eps", 1e-8);
-    made.settings.weight_decay = not_negative("weight_decay", 0);
-    made.settings.momentum = not_negative("momentum", 0);
+    made.settings.lr = reader.number("lr");
+    options.alpha = reader.number("alpha");
+    made.settings.eps = reader.number("eps");
+    made.settings.weight_decay = reader.number("weight_decay");
+    made.settings.momentum = reader.number("momentum");
     options.has_momentum = made.settings.momentum != 0;
-    options.centered = reader.flag("centered", false);
-    ignore_torch_switches();
+    options.centered = reader.flag("centered");
     made.rule = std::make_unique<Rmsprop>(options);
   }
 
   void make_muon() {
     MuonOptions options;
-    const std::string method = reader.text("ns_method", "gram");
+    const std::string method = reader.text("ns_method");
     if (method != "gram" && method != "standard")
       reader.fail("ns_method", concat("expected \"gram\" or \"standard\", found \"", method, "\""));
     options.method = method == "gram" ? NewtonSchulz::gram : NewtonSchulz::standard;
-    refuse_flag("per_head_muon", "orthogonalising attention heads apart is not supported");
-    made.settings.lr = not_negative("muon_lr", not_negative("lr", 0.02));
-    made.settings.momentum = fraction("momentum", 0.95);
-    made.settings.weight_decay = not_negative("weight_decay", 0);
+    made.settings.lr = reader.number("muon_lr", reader.number("lr"));
+    made.settings.momentum = reader.number("momentum");
+    made.settings.weight_decay = reader.number("weight_decay");
     made.rule = std::make_unique<Muon>(options);
 
     AdamOptions aux;
     aux.name = "Muon's Adam";
-    aux.decoupled = reader.flag("adam_w_mode", true);
-    reader.ignore("torch_adam");
-    made.aux_settings.lr = not_negative("adam_lr", not_negative("lr", 3e-4));
-    betas(made.aux_settings, 0.9, 0.95);
-    made.aux_settings.eps = not_negative("eps", 1e-10);
+    aux.decoupled = reader.flag("adam_w_mode");
+    made.aux_settings.lr = reader.number("adam_lr", reader.number("lr", 3e-4));
+    betas(made.aux_settings);
+    made.aux_settings.eps = reader.number("eps");
     made.aux_settings.weight_decay = made.settings.weight_decay;
     read_state_precision();
     made.aux_rule = std::make_unique<Adam>(aux);
-    made.tested_with_zero = true;
-    for (const std::string& key : reader.unread()) {
-      made.warnings.push_back(
-          concat(reader.path(), ".", key, ": Muon has no such parameter; ignored"));
-      reader.ignore(key);
-    }
+  }
+
+  void make(std::string_view type) {
+    if (type == "Adam" || type == "AdamW") return make_adam(type == "AdamW");
+    if (type == "Adagrad") return make_adagrad();
+    if (type == "Lion") return make_lion();
+    if (type == "Lamb") return make_lamb();
+    if (type == "Muon") return make_muon();
+    if (type == "SGD") return make_sgd();
+    if (type == "RMSprop") return make_rmsprop();
+    throw_invalid(concat("no rule for the optimizer ", type));
   }
 };
 
-constexpr std::array<std::string_view, 8> kTypes = {"Adam", "AdamW", "Adagrad", "Lion",
-                                                    "Lamb", "Muon",  "SGD",     "RMSprop"};
-
 [[noreturn]] void refuse_type(const OptimizerChoice& choice) {
-  std::string nearest = nearest_name(choice.type, kTypes.data(), kTypes.size());
-  for (const std::string_view type : kTypes)
-    if (lowercase(choice.type) == lowercase(type)) nearest = type;
+  const std::vector<std::string> types = optimizer_types();
+  const std::vector<std::string_view> names(types.begin(), types.end());
+  std::string nearest = nearest_name(choice.type, names.data(), names.size());
   std::string known;
-  for (const std::string_view type : kTypes) known += concat(known.empty() ? "" : ", ", type);
+  for (const std::string_view type : names) {
+    if (lowercase(choice.type) == lowercase(type)) nearest = type;
+    known += concat(known.empty() ? "" : ", ", type);
+  }
   throw ConfigError(choice.path + ".type",
                     concat("unknown optimizer \"", choice.type, "\"",
                            nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?"),
@@ -224,7 +187,11 @@ constexpr std::array<std::string_view, 8> kTypes = {"Adam", "AdamW", "Adagrad", 
 
 }  // namespace
 
-std::vector<std::string> optimizer_types() { return {kTypes.begin(), kTypes.end()}; }
+std::vector<std::string> optimizer_types() {
+  std::vector<std::string> names;
+  for (const KnownType& type : known_optimizers()) names.emplace_back(type.name);
+  return names;
+}
 
 bool muon_takes(std::string_view name, const Shape& shape) {
   const std::string lower = lowercase(name);
@@ -233,31 +200,22 @@ bool muon_takes(std::string_view name, const Shape& shape) {
 }
 
 OptimizerRules make_update_rule(const OptimizerChoice& choice) {
-  Maker maker(choice);
-  if (choice.params.count("max_grad_norm"))
+  const KnownType* type = find_type(known_optimizers(), choice.type);
+  if (type == nullptr) refuse_type(choice);
+  Maker maker(choice, *type);
+  if (maker.reader.has("max_grad_norm"))
     maker.reader.fail("max_grad_norm", "is not an optimizer parameter; set gradient_clipping");
-  const std::string lower = lowercase(choice.type);
-  if (lower == "adam" || lower == "adamw")
-    maker.make_adam(lower == "adamw");
-  else if (lower == "adagrad")
-    maker.make_adagrad();
-  else if (lower == "lion")
-    maker.make_lion();
-  else if (lower == "lamb")
-    maker.make_lamb();
-  else if (lower == "muon")
-    maker.make_muon();
-  else if (choice.type == "SGD")
-    maker.make_sgd();
-  else if (choice.type == "RMSprop")
-    maker.make_rmsprop();
-  else
-    refuse_type(choice);
-  maker.reader.finish(choice.type);
+  maker.make(type->name);
+  OptimizerRules& made = maker.made;
+  made.tested_with_zero = type->tested_with_zero;
+  for (const std::string& key : maker.reader.finish(maker.torch, choice.offloaded)) {
+    made.warnings.push_back(
+        concat(maker.reader.path(), ".", key, ": ", type->name, " has no such parameter; ignored"));
+  }
   if (choice.legacy_fusion)
-    maker.made.warnings.push_back(choice.path +
-                                  ".legacy_fusion: has no effect; there is one fused update");
-  return std::move(maker.made);
+    made.warnings.push_back(choice.path +
+                            ".legacy_fusion: has no effect; there is one fused update");
+  return std::move(made);
 }
 
 }  // namespace zero3d

@@ -1,9 +1,10 @@
 #include "zero3d/optim/parameters.h"
 
-#include <cmath>
+#include <charconv>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/optim/known_types.h"
 
 namespace zero3d {
 namespace {
@@ -22,114 +23,161 @@ std::string type_of(const ParameterValue& value) {
   return std::visit(Namer{}, value);
 }
 
-std::optional<double> as_number(const ParameterValue& value) {
+double as_number(const ParameterValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
-  if (const auto* number = std::get_if<double>(&value); number && std::isfinite(*number))
-    return *number;
-  return std::nullopt;
+  return std::get<double>(value);
+}
+
+/// The number at the start of a default of the tables, which moves behind it; nothing for words.
+template <typename T>
+std::optional<T> stated(std::string_view& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+bool applies(Taken taken, bool torch, bool offloaded) {
+  switch (taken) {
+    case Taken::always:
+      return true;
+    case Taken::by_torch:
+      return torch;
+    case Taken::not_by_torch:
+      return !torch;
+    case Taken::offloaded:
+      return offloaded;
+    case Taken::on_device:
+      return !offloaded;
+  }
+  return false;
 }
 
 }  // namespace
 
-ParameterReader::ParameterReader(const ParameterMap& map, std::string path)
-    : map_(map), path_(std::move(path)) {}
+ParameterReader::ParameterReader(const ParameterMap& map, std::string path, const KnownType& type)
+    : map_(map), path_(std::move(path)), type_(type) {}
 
-const ParameterValue* ParameterReader::find(std::string_view key) {
-  known_.emplace(key);
-  const auto found = map_.find(key);
-  return found == map_.end() ? nullptr : &found->second;
+const KnownParam& ParameterReader::known(std::string_view key) const {
+  const KnownParam* param = type_.find(key);
+  if (param == nullptr) throw_invalid(concat(type_.name, " states no parameter ", key));
+  return *param;
 }
 
-bool ParameterReader::has(std::string_view key) const { return map_.find(key) != map_.end(); }
-
-void ParameterReader::ignore(std::string_view key) { known_.emplace(key); }
+const ParameterValue* ParameterReader::given(std::string_view key, ParamKind kind) const {
+  const auto found = map_.find(key);
+  if (found == map_.end()) return nullptr;
+  if (!has_kind(found->second, kind))
+    fail(key, concat("expected ", describe(kind), ", found ", type_of(found->second)));
+  return &found->second;
+}
 
 void ParameterReader::fail(std::string_view key, const std::string& message) const {
   throw ConfigError(concat(path_, ".", key), message);
 }
 
+double ParameterReader::within_bound(const KnownParam& param, double value) const {
+  const char* expected = param.bound == Bound::not_negative && value < 0 ? "at least 0"
+                         : param.bound == Bound::positive && value <= 0  ? "at least 1"
+                         : param.bound == Bound::fraction && (value < 0 || value >= 1)
+                             ? "at least 0 and below 1"
+                             : nullptr;
+  if (expected != nullptr) fail(param.name, concat("expected ", expected, ", found ", value));
+  return value;
+}
+
+double ParameterReader::number(std::string_view key) {
+  if (has(key)) return number(key, 0);
+  std::string_view text = known(key).default_value;
+  return stated<double>(text).value();
+}
+
 double ParameterReader::number(std::string_view key, double fallback) {
-  const ParameterValue* value = find(key);
-  if (!value) return fallback;
-  if (const auto number = as_number(*value)) return *number;
-  fail(key, concat("expected a finite number, found ", type_of(*value)));
+  const ParameterValue* value = given(key, ParamKind::number);
+  return within_bound(known(key), value == nullptr ? fallback : as_number(*value));
 }
 
-double ParameterReader::required_number(std::string_view key) {
-  if (!has(key)) fail(key, "is required");
-  return number(key, 0);
-}
-
-std::optional<double> ParameterReader::optional_number(std::string_view key) {
-  const ParameterValue* value = find(key);
-  if (!value || std::holds_alternative<std::monostate>(*value)) return std::nullopt;
-  return number(key, 0);
-}
-
-std::int64_t ParameterReader::integer(std::string_view key, std::int64_t fallback) {
-  const ParameterValue* value = find(key);
-  if (!value) return fallback;
-  if (const auto* integer = std::get_if<std::int64_t>(value)) return *integer;
-  fail(key,
-       concat("expected an integer (without quotes or decimal point), found ", type_of(*value)));
+std::int64_t ParameterReader::integer(std::string_view key) {
+  const KnownParam& param = known(key);
+  if (const ParameterValue* value = given(key, ParamKind::integer)) {
+    within_bound(param, as_number(*value));
+    return std::get<std::int64_t>(*value);
+  }
+  if (param.default_value == "required") fail(key, "is required");
+  std::string_view text = param.default_value;
+  return stated<std::int64_t>(text).value();
 }
 
 std::optional<std::int64_t> ParameterReader::optional_integer(std::string_view key) {
-  const ParameterValue* value = find(key);
-  if (!value || std::holds_alternative<std::monostate>(*value)) return std::nullopt;
-  return integer(key, 0);
+  const auto found = map_.find(key);
+  if (found == map_.end() || std::holds_alternative<std::monostate>(found->second))
+    return std::nullopt;
+  return integer(key);
 }
 
-bool ParameterReader::flag(std::string_view key, bool fallback) {
-  const ParameterValue* value = find(key);
-  if (!value) return fallback;
-  if (const auto* flag = std::get_if<bool>(value)) return *flag;
-  fail(key, concat("expected true or false, found ", type_of(*value)));
+bool ParameterReader::flag(std::string_view key) {
+  const ParameterValue* value = given(key, ParamKind::flag);
+  if (value == nullptr) return known(key).default_value == "true";
+  const auto* flag = std::get_if<bool>(value);
+  return flag != nullptr ? *flag : std::get<std::int64_t>(*value) == 1;
 }
 
-std::string ParameterReader::text(std::string_view key, const std::string& fallback) {
-  const ParameterValue* value = find(key);
-  if (!value) return fallback;
-  if (const auto* text = std::get_if<std::string>(value)) return *text;
-  fail(key, concat("expected a string, found ", type_of(*value)));
+std::string ParameterReader::text(std::string_view key) {
+  const std::string_view quoted = known(key).default_value;
+  const ParameterValue* value = given(key, ParamKind::text);
+  return value != nullptr ? std::get<std::string>(*value)
+                          : std::string(quoted.substr(1, quoted.size() - 2));
+}
+
+std::pair<double, double> ParameterReader::pair(std::string_view key) {
+  const KnownParam& param = known(key);
+  std::pair<double, double> result;
+  if (const ParameterValue* value = given(key, ParamKind::pair)) {
+    const auto& list = std::get<std::vector<double>>(*value);
+    result = {list[0], list[1]};
+  } else {
+    std::string_view text = param.default_value.substr(1);
+    result.first = stated<double>(text).value();
+    text.remove_prefix(2);  // ", "
+    result.second = stated<double>(text).value();
+  }
+  within_bound(param, result.first);
+  within_bound(param, result.second);
+  return result;
 }
 
 std::vector<double> ParameterReader::numbers(std::string_view key) {
-  const ParameterValue* value = find(key);
-  if (!value || std::holds_alternative<std::monostate>(*value)) return {};
-  if (const auto number = as_number(*value)) return {*number};
-  const auto* list = std::get_if<std::vector<double>>(value);
-  if (!list || list->empty())
-    fail(key, concat("expected a number or a list of numbers, found ", type_of(*value)));
-  for (const double number : *list)
-    if (!std::isfinite(number)) fail(key, "expected finite numbers");
-  return *list;
-}
-
-std::pair<double, double> ParameterReader::pair(std::string_view key,
-                                                std::pair<double, double> fallback) {
-  const ParameterValue* value = find(key);
-  if (!value) return fallback;
-  const auto* list = std::get_if<std::vector<double>>(value);
-  if (!list || list->size() != 2 || !std::isfinite((*list)[0]) || !std::isfinite((*list)[1]))
-    fail(key, concat("expected a list of two numbers, found ", type_of(*value)));
-  return {(*list)[0], (*list)[1]};
-}
-
-std::vector<std::string> ParameterReader::unread() const {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : map_)
-    if (!known_.count(key)) keys.push_back(key);
-  return keys;
-}
-
-void ParameterReader::finish(std::string_view owner) const {
-  for (const std::string& key : unread()) {
-    const std::vector<std::string_view> names(known_.begin(), known_.end());
-    const std::string nearest = nearest_name(key, names.data(), names.size());
-    fail(key, concat(owner, " has no such parameter",
-                     nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
+  const auto found = map_.find(key);
+  if (found == map_.end() || std::holds_alternative<std::monostate>(found->second)) {
+    std::string_view text = known(key).default_value;
+    if (found == map_.end() && text == "required") fail(key, "is required");
+    const std::optional<double> number = stated<double>(text);
+    return number ? std::vector<double>{*number} : std::vector<double>{};
   }
+  const ParameterValue& value = *given(key, ParamKind::numbers);
+  const auto* list = std::get_if<std::vector<double>>(&value);
+  return list != nullptr ? *list : std::vector<double>{as_number(value)};
+}
+
+std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {
+  std::vector<std::string> dropped;
+  for (const auto& [key, value] : map_) {
+    const KnownParam* param = type_.find(key);
+    if (param != nullptr && applies(param->taken, torch, offloaded)) {
+      if (!param->refusal.empty() && flag(key)) fail(key, std::string(param->refusal));
+    } else if (type_.drops_unknown) {
+      dropped.push_back(key);
+    } else {
+      std::vector<std::string_view> names;
+      for (const KnownParam& other : type_.params) names.push_back(other.name);
+      const std::string nearest =
+          param != nullptr ? "" : nearest_name(key, names.data(), names.size());
+      fail(key, concat(type_.name, " has no such parameter",
+                       nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
+    }
+  }
+  return dropped;
 }
 
 }  // namespace zero3d

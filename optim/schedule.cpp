@@ -7,6 +7,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/optim/known_types.h"
 
 namespace zero3d {
 namespace {
@@ -41,7 +42,7 @@ std::string text_of(const std::vector<double>& values) {
 /// value.
 class Counter {
  public:
-  explicit Counter(ParameterReader& reader) : start_(reader.integer("last_batch_iteration", -1)) {
+  explicit Counter(ParameterReader& reader) : start_(reader.integer("last_batch_iteration")) {
     if (start_ < -1) reader.fail("last_batch_iteration", "expected -1 or more");
   }
   std::int64_t at(std::int64_t applied) const { return start_ + applied; }
@@ -54,10 +55,8 @@ class Counter {
 class Warmup {
  public:
   explicit Warmup(ParameterReader& reader) {
-    const std::int64_t steps = reader.integer("warmup_num_steps", 1000);
-    if (steps <= 0) reader.fail("warmup_num_steps", concat("expected at least 1, found ", steps));
-    steps_ = std::max<std::int64_t>(2, steps);
-    const std::string type = reader.text("warmup_type", "log");
+    steps_ = std::max<std::int64_t>(2, reader.integer("warmup_num_steps"));
+    const std::string type = reader.text("warmup_type");
     log_ = type != "linear";
     if (log_ && type != "log")
       log_warning(concat(reader.path(), ".warmup_type: \"", type,
@@ -78,8 +77,7 @@ class Warmup {
 };
 
 std::int64_t required_total(ParameterReader& reader, const Warmup& warmup) {
-  if (!reader.has("total_num_steps")) reader.fail("total_num_steps", "is required");
-  const std::int64_t total = reader.integer("total_num_steps", 0);
+  const std::int64_t total = reader.integer("total_num_steps");
   if (total < warmup.steps())
     log_warning(concat(reader.path(), ".total_num_steps: ", total, " is below the ", warmup.steps(),
                        " updates of warm-up"));
@@ -92,10 +90,8 @@ class WarmupLR : public Schedule {
   WarmupLR(ParameterReader& reader, std::span<const GroupSettings> groups, bool decay)
       : counter_(reader), warmup_(reader) {
     const std::vector<double> base = base_rates(groups);
-    min_ = per_group(reader, "warmup_min_lr", reader.numbers("warmup_min_lr"),
-                     std::vector<double>(base.size(), 0.0));
-    max_ = per_group(reader, "warmup_max_lr", reader.numbers("warmup_max_lr"),
-                     decay ? std::vector<double>(base.size(), 0.001) : base);
+    min_ = per_group(reader, "warmup_min_lr", reader.numbers("warmup_min_lr"), base);
+    max_ = per_group(reader, "warmup_max_lr", reader.numbers("warmup_max_lr"), base);
     if (decay) total_ = required_total(reader, warmup_);
     base_ = base;
   }
@@ -134,8 +130,8 @@ class WarmupCosineLR : public Schedule {
   WarmupCosineLR(ParameterReader& reader, std::span<const GroupSettings> groups)
       : counter_(reader), warmup_(reader), base_(base_rates(groups)) {
     total_ = required_total(reader, warmup_);
-    warmup_min_ = reader.number("warmup_min_ratio", 0.0);
-    cosine_min_ = reader.number("cos_min_ratio", 0.0001);
+    warmup_min_ = reader.number("warmup_min_ratio");
+    cosine_min_ = reader.number("cos_min_ratio");
   }
 
   void apply(std::int64_t applied, std::span<GroupSettings> groups) const override {
@@ -172,12 +168,10 @@ class LRRangeTest : public Schedule {
  public:
   LRRangeTest(ParameterReader& reader, std::span<const GroupSettings> groups) : counter_(reader) {
     min_ = per_group(reader, "lr_range_test_min_lr", reader.numbers("lr_range_test_min_lr"),
-                     std::vector<double>(groups.size(), 1e-3));
-    step_size_ = reader.integer("lr_range_test_step_size", 2000);
-    if (step_size_ <= 0)
-      reader.fail("lr_range_test_step_size", concat("expected at least 1, found ", step_size_));
-    rate_ = reader.number("lr_range_test_step_rate", 1.0);
-    staircase_ = reader.flag("lr_range_test_staircase", false);
+                     base_rates(groups));
+    step_size_ = reader.integer("lr_range_test_step_size");
+    rate_ = reader.number("lr_range_test_step_rate");
+    staircase_ = reader.flag("lr_range_test_staircase");
   }
 
   void apply(std::int64_t applied, std::span<GroupSettings> groups) const override {
@@ -206,27 +200,18 @@ class OneCycle : public Schedule {
   OneCycle(ParameterReader& reader, std::span<const GroupSettings> groups, bool has_betas)
       : counter_(reader) {
     const std::vector<double> base = base_rates(groups);
-    for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
-      if (!reader.has(key)) reader.fail(key, "is required");
     min_ = per_group(reader, "cycle_min_lr", reader.numbers("cycle_min_lr"), base);
     max_ = per_group(reader, "cycle_max_lr", reader.numbers("cycle_max_lr"), base);
-    decay_lr_rate_ = at_least_zero(reader, "decay_lr_rate", reader.number("decay_lr_rate", 0));
-    first_ = reader.integer("cycle_first_step_size", 2000);
-    if (first_ <= 0)
-      reader.fail("cycle_first_step_size", concat("expected at least 1, found ", first_));
+    decay_lr_rate_ = reader.number("decay_lr_rate");
+    first_ = reader.integer("cycle_first_step_size");
     second_ = reader.optional_integer("cycle_second_step_size").value_or(first_);
-    if (second_ < 0)
-      reader.fail("cycle_second_step_size", concat("expected at least 0, found ", second_));
-    first_stairs_ = reader.integer("cycle_first_stair_count", 0);
+    first_stairs_ = reader.integer("cycle_first_stair_count");
     second_stairs_ = reader.optional_integer("cycle_second_stair_count").value_or(first_stairs_);
-    decay_step_size_ = reader.integer("decay_step_size", 0);
-    if (decay_step_size_ < 0)
-      reader.fail("decay_step_size", concat("expected at least 0, found ", decay_step_size_));
-    momentum_ = reader.flag("cycle_momentum", true);
-    min_momentum_ = reader.number("cycle_min_mom", 0.8);
-    max_momentum_ = reader.number("cycle_max_mom", 0.9);
-    decay_momentum_rate_ =
-        at_least_zero(reader, "decay_mom_rate", reader.number("decay_mom_rate", 0));
+    decay_step_size_ = reader.integer("decay_step_size");
+    momentum_ = reader.flag("cycle_momentum");
+    min_momentum_ = reader.number("cycle_min_mom");
+    max_momentum_ = reader.number("cycle_max_mom");
+    decay_momentum_rate_ = reader.number("decay_mom_rate");
     if (momentum_ && !has_betas) {
       log_warning(concat(reader.path(),
                          ".cycle_momentum: this optimizer has no betas; momentum stays as it is"));
@@ -261,11 +246,6 @@ class OneCycle : public Schedule {
   }
 
  private:
-  static double at_least_zero(const ParameterReader& reader, const char* key, double value) {
-    if (value < 0) reader.fail(key, concat("expected at least 0, found ", value));
-    return value;
-  }
-
   /// 0 at the ends of the cycle, 1 at its peak.
   double scale_at(std::int64_t i) const {
     const std::int64_t length = first_ + second_;
@@ -305,18 +285,14 @@ class PlainSchedule : public Schedule {
   PlainSchedule(std::string type, ParameterReader& reader, std::span<const GroupSettings> groups)
       : type_(std::move(type)), base_(base_rates(groups)) {
     kind_ = type_ == "linear" ? Kind::linear : type_ == "cosine" ? Kind::cosine : Kind::constant;
-    if (type_ != "constant") warmup_ = reader.integer("warmup_num_steps", 0);
-    if (warmup_ < 0)
-      reader.fail("warmup_num_steps", concat("expected at least 0, found ", warmup_));
+    if (type_ != "constant") warmup_ = reader.integer("warmup_num_steps");
     if (kind_ == Kind::constant) return;
-    if (!reader.has("total_num_steps")) reader.fail("total_num_steps", "is required");
-    total_ = reader.integer("total_num_steps", 0);
+    total_ = reader.integer("total_num_steps");
     if (total_ < warmup_)
       reader.fail("total_num_steps",
                   concat("expected at least the ", warmup_, " updates of warm-up, found ", total_));
-    min_ratio_ = reader.number("min_ratio", 0);
-    if (min_ratio_ < 0 || min_ratio_ > 1)
-      reader.fail("min_ratio", concat("expected 0 to 1, found ", min_ratio_));
+    min_ratio_ = reader.number("min_ratio");
+    if (min_ratio_ > 1) reader.fail("min_ratio", concat("expected 0 to 1, found ", min_ratio_));
   }
 
   void apply(std::int64_t applied, std::span<GroupSettings> groups) const override {
@@ -358,31 +334,31 @@ std::unique_ptr<Schedule> make_typed(const std::string& type, ParameterReader& r
   if (type == "WarmupCosineLR") return std::make_unique<WarmupCosineLR>(reader, groups);
   if (type == "LRRangeTest") return std::make_unique<LRRangeTest>(reader, groups);
   if (type == "OneCycle") return std::make_unique<OneCycle>(reader, groups, has_betas);
-  for (const char* name : {"constant", "constant_with_warmup", "linear", "cosine"})
-    if (type == name) return std::make_unique<PlainSchedule>(type, reader, groups);
-  return nullptr;
+  return std::make_unique<PlainSchedule>(type, reader, groups);
 }
 
 }  // namespace
 
 std::vector<std::string> schedule_types() {
-  return {"WarmupLR", "WarmupDecayLR",        "WarmupCosineLR", "LRRangeTest", "OneCycle",
-          "constant", "constant_with_warmup", "linear",         "cosine"};
+  std::vector<std::string> names;
+  for (const KnownType& type : known_schedules()) names.emplace_back(type.name);
+  return names;
 }
 
 std::unique_ptr<Schedule> make_schedule(const std::string& type, const ParameterMap& parameters,
                                         std::span<const GroupSettings> groups, bool has_betas,
                                         const std::string& path) {
-  ParameterReader reader(parameters, path + ".params");
-  std::unique_ptr<Schedule> schedule = make_typed(type, reader, groups, has_betas);
-  if (!schedule) {
+  const KnownType* known_type = find_type(known_schedules(), type);
+  if (known_type == nullptr) {
     std::string known;
     for (const std::string& name : schedule_types())
       known += concat(known.empty() ? "" : ", ", name);
     throw ConfigError(path + ".type",
                       concat("unknown schedule \"", type, "\" (case matters); known: ", known));
   }
-  reader.finish(type);
+  ParameterReader reader(parameters, path + ".params", *known_type);
+  std::unique_ptr<Schedule> schedule = make_typed(type, reader, groups, has_betas);
+  reader.finish();
   return schedule;
 }
 

@@ -76,8 +76,9 @@ class RankRun {
   RankRun(const TrainPlan& plan, Communicator& world)
       : plan_(plan),
         request_(plan.request),
-        config_(plan.loaded.config),
-        mesh_(world, grid(config_.degrees)),
+        settings_(train_settings(plan.loaded.config)),
+        degrees_(plan.loaded.config.degrees),
+        mesh_(world, grid(degrees_)),
         module_(build_model(plan.model)) {
     CpuDeviceOptions options;
     options.rank = world.rank();
@@ -92,9 +93,8 @@ class RankRun {
     engine.sequence_length = plan.sequence_length;
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
-    engine_ = std::make_unique<Engine>(train_settings(config_), *module_, mesh_, *device_, engine);
-    memory_ =
-        engine_->memory_estimate(config_.train_micro_batch_size_per_gpu, plan.sequence_length);
+    engine_ = std::make_unique<Engine>(settings_, *module_, mesh_, *device_, engine);
+    memory_ = engine_->memory_estimate(settings_.micro_batch, plan.sequence_length);
     memory_.require_within(plan.device_memory, plan.host_memory);
   }
 
@@ -130,15 +130,14 @@ class RankRun {
   bool leads() const { return mesh_.leads(); }
 
   BatchSplit split() const {
-    return {config_.train_micro_batch_size_per_gpu, config_.gradient_accumulation_steps,
-            mesh_.size(Axis::dp)};
+    return {settings_.micro_batch, settings_.accumulation, mesh_.size(Axis::dp)};
   }
 
   StepResult train_step(Sampler& sampler) {
     sampler.restore(engine_->state().data_position);
     std::vector<Batch> batches;
     std::vector<MicroBatch> views;
-    for (std::int64_t micro = 0; micro < config_.gradient_accumulation_steps; ++micro)
+    for (std::int64_t micro = 0; micro < settings_.accumulation; ++micro)
       batches.push_back(sampler.read(micro, mesh_.rank(Axis::dp)));
     for (const Batch& batch : batches) views.push_back(view_of(batch));
     const StepResult result = engine_->train_batch(views);
@@ -148,18 +147,18 @@ class RankRun {
   }
 
   void announce(const std::string& binding) {
-    const ParallelDegrees& degrees = config_.degrees;
+    const ParallelDegrees& degrees = degrees_;
     std::printf("model     %s, %s parameters, ZeRO stage %d\n", request_.model.c_str(),
                 format_count(engine_->model().plan().layout.numel()).c_str(),
-                config_.zero_optimization.stage);
+                plan_.loaded.config.stage());
     std::printf("mesh      %d ranks = dp %d x tp %d x pp %d, %d threads each\n", degrees.ranks,
                 degrees.dp, degrees.tp, degrees.pp, plan_.threads);
     std::printf("cores     %s\n", binding.c_str());
     std::printf(
         "batch     %lld = micro %lld x accumulation %lld x dp %d, sequences of %lld tokens\n",
-        static_cast<long long>(config_.train_batch_size),
-        static_cast<long long>(config_.train_micro_batch_size_per_gpu),
-        static_cast<long long>(config_.gradient_accumulation_steps), degrees.dp,
+        static_cast<long long>(settings_.micro_batch * settings_.accumulation * degrees.dp),
+        static_cast<long long>(settings_.micro_batch),
+        static_cast<long long>(settings_.accumulation), degrees.dp,
         static_cast<long long>(plan_.sequence_length));
     std::printf("data      %s, %s samples\n", plan_.data->tokens().description().c_str(),
                 format_count(plan_.data->samples()).c_str());
@@ -179,8 +178,7 @@ class RankRun {
   }
 
   void evaluate_at(std::int64_t step, MetricsFile& metrics) {
-    Sampler sampler(*plan_.eval_data,
-                    {config_.train_micro_batch_size_per_gpu, 1, mesh_.size(Axis::dp)}, {});
+    Sampler sampler(*plan_.eval_data, {settings_.micro_batch, 1, mesh_.size(Axis::dp)}, {});
     const std::int64_t per_step = sampler.split().samples_per_step();
     const std::int64_t count =
         std::clamp(plan_.eval_data->samples() / per_step, std::int64_t{1}, kEvalMicroBatches);
@@ -260,7 +258,8 @@ class RankRun {
 
   const TrainPlan& plan_;
   const TrainRequest& request_;
-  const Config& config_;
+  const TrainSettings settings_;
+  const ParallelDegrees degrees_;
   const Mesh mesh_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;

@@ -109,8 +109,8 @@ void print_line(const LoadResult& loaded, const TrainCheck& check) {
     if (loaded.errors.size() > 1) std::cout << " (and " << loaded.errors.size() - 1 << " more)";
   } else {
     const ParallelDegrees& degrees = loaded.config.degrees;
-    std::cout << loaded.name << ": accepted: batch " << loaded.config.train_batch_size << ", stage "
-              << loaded.config.zero_optimization.stage << ", " << mesh(degrees);
+    std::cout << loaded.name << ": accepted: batch " << loaded.config.integer("train_batch_size")
+              << ", stage " << loaded.config.stage() << ", " << mesh(degrees);
     const std::size_t warnings =
         loaded.warnings.size() + check.warnings.size() + check.errors.size();
     if (warnings > 0) std::cout << ", " << warnings << (warnings == 1 ? " warning" : " warnings");

@@ -36,9 +36,9 @@ TEST(BatchTriple, DerivesWhatIsAbsent) {
         Row{{16, 2, -1}, {16, 2, 2}}, Row{{16, -1, 2}, {16, 2, 2}}, Row{{24, 2, 3}, {24, 2, 3}}}) {
     const LoadResult loaded = load(triple(row.given[0], row.given[1], row.given[2]), 4);
     ASSERT_TRUE(loaded.ok()) << loaded.errors[0].message;
-    EXPECT_EQ(loaded.config.train_batch_size, row.resolved[0]);
-    EXPECT_EQ(loaded.config.train_micro_batch_size_per_gpu, row.resolved[1]);
-    EXPECT_EQ(loaded.config.gradient_accumulation_steps, row.resolved[2]);
+    EXPECT_EQ(loaded.config.integer("train_batch_size"), row.resolved[0]);
+    EXPECT_EQ(loaded.config.integer("train_micro_batch_size_per_gpu"), row.resolved[1]);
+    EXPECT_EQ(loaded.config.integer("gradient_accumulation_steps"), row.resolved[2]);
   }
 }
 
@@ -73,9 +73,9 @@ TEST(BatchTriple, HoldsForEveryConsistentChoice) {
               triple(-1, micro, accumulation), triple(train, micro, accumulation)}) {
           const LoadResult loaded = load(text, ranks);
           ASSERT_TRUE(loaded.ok()) << text;
-          EXPECT_EQ(loaded.config.train_batch_size, train);
-          EXPECT_EQ(loaded.config.train_micro_batch_size_per_gpu, micro);
-          EXPECT_EQ(loaded.config.gradient_accumulation_steps, accumulation);
+          EXPECT_EQ(loaded.config.integer("train_batch_size"), train);
+          EXPECT_EQ(loaded.config.integer("train_micro_batch_size_per_gpu"), micro);
+          EXPECT_EQ(loaded.config.integer("gradient_accumulation_steps"), accumulation);
         }
         EXPECT_FALSE(load(triple(train + 1, micro, accumulation), ranks).ok());
       }
@@ -94,7 +94,7 @@ TEST(BatchTriple, CountsReplicasNotRanks) {
     const LoadResult loaded = load(text, 4, row.tp, row.pp);
     ASSERT_TRUE(loaded.ok());
     EXPECT_EQ(loaded.config.degrees.dp, row.dp);
-    EXPECT_EQ(loaded.config.gradient_accumulation_steps, row.accumulation);
+    EXPECT_EQ(loaded.config.integer("gradient_accumulation_steps"), row.accumulation);
   }
   EXPECT_FALSE(load(text, 4, 3).ok());
   const LoadResult wrong = load(triple(18, 4, -1), 8, 2, 2);
@@ -134,7 +134,7 @@ TEST(Degrees, ComeFromTheFileAndOptionsOverride) {
   loaded = load_config_text(text, "degrees", options);
   ASSERT_TRUE(loaded.ok());
   EXPECT_EQ(loaded.config.degrees.tp, 4);
-  EXPECT_EQ(loaded.config.tensor_parallel.autotp_size, 4);
+  EXPECT_EQ(loaded.config.integer("tensor_parallel.autotp_size"), 4);
   EXPECT_EQ(loaded.config.degrees.dp, 2);
   EXPECT_EQ(loaded.provenance.at("tensor_parallel.autotp_size").source, ValueSource::command_line);
 }

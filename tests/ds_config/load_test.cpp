@@ -48,7 +48,7 @@ TEST(LoadConfig, IntegersWrittenAsFloats) {
   for (const char* value : {"5e8", "500000000", "5.0e8", "\"500000000\"", "\" 500_000_000.0 \""}) {
     const LoadResult loaded = bucket(value);
     ASSERT_TRUE(loaded.ok()) << value;
-    EXPECT_EQ(loaded.config.zero_optimization.reduce_bucket_size, 500'000'000) << value;
+    EXPECT_EQ(loaded.config.integer("zero_optimization.reduce_bucket_size"), 500'000'000) << value;
   }
   const std::string path = "zero_optimization.reduce_bucket_size";
   EXPECT_TRUE(mentions(bucket("\"5e8\"").errors, path, "write 5e8 without the quotes"));
@@ -108,10 +108,12 @@ TEST(LoadConfig, TakesAPathTextOrBase64) {
   test::TemporaryFolder folder;
   const std::string text = "{\"train_batch_size\": 24}";
   const std::string path = folder.write("ds_config.json", text);
-  EXPECT_EQ(load_config(path, {}).config.train_batch_size, 24);
-  EXPECT_EQ(load_config("  \n" + text, {}).config.train_batch_size, 24);
-  EXPECT_EQ(load_config("eyJ0cmFpbl9iYXRjaF9zaXplIjogMjR9", {}).config.train_batch_size, 24);
-  EXPECT_EQ(load_config("eyJ0cmFpbl9iYXRjaF9zaXplIjoyNH0=", {}).config.train_batch_size, 24);
+  EXPECT_EQ(load_config(path, {}).config.integer("train_batch_size"), 24);
+  EXPECT_EQ(load_config("  \n" + text, {}).config.integer("train_batch_size"), 24);
+  EXPECT_EQ(load_config("eyJ0cmFpbl9iYXRjaF9zaXplIjogMjR9", {}).config.integer("train_batch_size"),
+            24);
+  EXPECT_EQ(load_config("eyJ0cmFpbl9iYXRjaF9zaXplIjoyNH0=", {}).config.integer("train_batch_size"),
+            24);
 }
 
 TEST(LoadConfig, NamesAMissingFile) {
@@ -134,7 +136,7 @@ TEST(LoadConfig, ResolvesByStage) {
   for (int stage = 0; stage <= 3; ++stage) {
     const LoadResult loaded = load_with(concat("\"zero_optimization\": {\"stage\": ", stage, "}"));
     ASSERT_TRUE(loaded.ok());
-    EXPECT_EQ(loaded.config.zero_optimization.overlap_comm, stage == 3);
+    EXPECT_EQ(loaded.config.flag("zero_optimization.overlap_comm"), stage == 3);
   }
 }
 
@@ -142,12 +144,12 @@ TEST(LoadConfig, ReadsDeprecatedForms) {
   const LoadResult offload =
       load_with("\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}");
   ASSERT_TRUE(offload.ok());
-  ASSERT_TRUE(offload.config.zero_optimization.offload_optimizer);
-  EXPECT_EQ(offload.config.zero_optimization.offload_optimizer->device, OffloadDevice::cpu);
+  EXPECT_EQ(offload.config.text("zero_optimization.offload_optimizer.device"), "cpu");
   EXPECT_EQ(offload.warnings.size(), 1u);
-  EXPECT_EQ(load_with("\"zero_optimization\": true").config.zero_optimization.stage, 1);
-  EXPECT_TRUE(load_with("\"bfloat16\": {\"enabled\": true}").config.bf16.enabled);
-  EXPECT_FALSE(load_with("\"bfloat16\": {\"enabled\": true}, \"bf16\": {}").config.bf16.enabled);
+  EXPECT_EQ(load_with("\"zero_optimization\": true").config.stage(), 1);
+  EXPECT_TRUE(load_with("\"bfloat16\": {\"enabled\": true}").config.flag("bf16.enabled"));
+  EXPECT_FALSE(
+      load_with("\"bfloat16\": {\"enabled\": true}, \"bf16\": {}").config.flag("bf16.enabled"));
 }
 
 TEST(LoadConfig, TellsWhereValuesComeFrom) {
@@ -173,7 +175,7 @@ TEST(LoadConfig, TellsWhereValuesComeFrom) {
   EXPECT_TRUE(loaded.stated("optimizer.params.lr"));
   EXPECT_FALSE(loaded.stated("train_batch_size"));
   EXPECT_FALSE(loaded.stated("fp16"));
-  EXPECT_EQ(loaded.config.zero_optimization.reduce_bucket_size, 1'000'000);
+  EXPECT_EQ(loaded.config.integer("zero_optimization.reduce_bucket_size"), 1'000'000);
 }
 
 TEST(LoadConfig, KeepsOptimizerParameters) {
@@ -181,14 +183,9 @@ TEST(LoadConfig, KeepsOptimizerParameters) {
       "\"optimizer\": {\"type\": \"adamw\", \"params\": {\"lr\": 1e-3, \"betas\": [0.8, 0.9], "
       "\"zeta\": \"x\", \"eps\": null}}");
   ASSERT_TRUE(loaded.ok());
-  const ConfigParams& params = loaded.config.optimizer->params;
-  EXPECT_TRUE(loaded.config.optimizer->is("AdamW"));
-  EXPECT_EQ(params.number("lr", 0), 1e-3);
-  EXPECT_EQ(params.number("weight_decay", 0.25), 0.25);
-  EXPECT_EQ(params.number("eps", 1e-8), 1e-8);
-  EXPECT_EQ(params.numbers("betas", {}), (std::vector<double>{0.8, 0.9}));
-  EXPECT_EQ(params.text("zeta", ""), "x");
-  EXPECT_THROW(params.number("zeta", 0), ConfigError);
+  EXPECT_EQ(loaded.config.text("optimizer.type"), "adamw");
+  EXPECT_EQ(loaded.config.at("optimizer.params").dump(),
+            R"({"lr": 0.001, "betas": [0.8, 0.9], "zeta": "x", "eps": null})");
   EXPECT_TRUE(mentions(loaded.train_errors, "optimizer.params.zeta", "no such parameter"));
 }
 
