@@ -222,8 +222,8 @@ ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const Loa
   return degrees;
 }
 
-void finish_batch(Reader& reader, const JsonValue& root, Config& config) {
-  BatchTriple(reader, root, config).finish();
+void finish_batch(const Draft& draft) {
+  BatchTriple(draft.reader, draft.root, draft.config).finish();
 }
 
 }  // namespace zero3d::config

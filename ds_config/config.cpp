@@ -52,8 +52,12 @@ void Config::set(std::string_view path, JsonValue value) {
 }
 
 bool Config::offloads(std::string_view section) const {
-  const JsonValue* device = at(concat("zero_optimization.", section)).find("device");
-  return device != nullptr && device->as_string() != "none";
+  const JsonValue& device = at(concat("zero_optimization.", section, ".device"));
+  return device.is_string() && device.as_string() != "none";
+}
+
+bool Config::offloads_to_drive(std::string_view section) const {
+  return at(concat("zero_optimization.", section, ".device")) == JsonValue("nvme");
 }
 
 std::optional<ParameterValue> parameter_value(const JsonValue& value) {

@@ -42,6 +42,7 @@ struct Config {
   int stage() const { return static_cast<int>(integer("zero_optimization.stage")); }
   /// Whether zero_optimization.`section` ("offload_param", "offload_optimizer") names a device.
   bool offloads(std::string_view section) const;
+  bool offloads_to_drive(std::string_view section) const;
 };
 
 /// A value of optimizer.params or scheduler.params; nothing for an object, or a list of other

@@ -1,5 +1,4 @@
 // Rules between the keys of several sections: precision, reductions, data, and odd corners.
-
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/rules.h"
 
@@ -7,94 +6,75 @@ namespace zero3d::config {
 
 namespace {
 
-void check_master_flags(Reader& reader, const JsonValue& root, const Config& config) {
-  for (const auto& [section, key] : {std::pair("fp16", "fp16_master_weights_and_grads"),
-                                     std::pair("bf16", "bf16_master_weights_and_grads"),
-                                     std::pair("bf16", "bf16_optimizer_states")}) {
-    const std::string path = concat(section, ".", key);
+void check_master_flags(const Draft& draft) {
+  const Config& config = draft.config;
+  for (const char* path : {"fp16.fp16_master_weights_and_grads",
+                           "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"}) {
     if (!config.flag(path) || config.stage() > 0) continue;
-    reader.error(
-        path,
-        "needs ZeRO stage 1, 2 or 3, and zero_optimization.stage is 0; set a stage or remove "
-        "the key",
-        position_of(root, section, key));
+    draft.error(path,
+                "needs ZeRO stage 1, 2 or 3, and zero_optimization.stage is 0; set a stage or "
+                "remove the key");
   }
   const bool bf16_masters = config.flag("bf16.bf16_master_weights_and_grads");
-  if (config.flag("bf16.bf16_optimizer_states") && !bf16_masters) {
-    reader.error("bf16.bf16_optimizer_states",
-                 "needs bf16_master_weights_and_grads to be true as well",
-                 position_of(root, "bf16", "bf16_optimizer_states"));
-  }
-  if (config.flag("fp16.fp16_master_weights_and_grads") && bf16_masters) {
-    reader.train_error("fp16.fp16_master_weights_and_grads",
-                       "excludes bf16_master_weights_and_grads; keep the one of the format in use",
-                       position_of(root, "fp16", "fp16_master_weights_and_grads"));
-  }
+  if (config.flag("bf16.bf16_optimizer_states") && !bf16_masters)
+    draft.error("bf16.bf16_optimizer_states",
+                "needs bf16_master_weights_and_grads to be true as well");
+  if (config.flag("fp16.fp16_master_weights_and_grads") && bf16_masters)
+    draft.train_error("fp16.fp16_master_weights_and_grads",
+                      "excludes bf16_master_weights_and_grads; keep the one of the format in use");
 }
 
-void check_param_dtype(Reader& reader, const JsonValue& root, const Config& config) {
-  if (!config.has("data_types.param_dtype")) return;
-  const std::string& stated = config.text("data_types.param_dtype");
-  if (parse_ds_dtype(stated) == model_dtype(config)) return;
-  reader.train_error(
-      "data_types.param_dtype",
-      concat("says ", stated, ", but the sections fp16 and bf16 make it ",
-             name_of(model_dtype(config)), "; remove it or enable the other section"),
-      position_of(root, "data_types", "param_dtype"));
+void check_param_dtype(const Draft& draft) {
+  if (!draft.config.has("data_types.param_dtype")) return;
+  const std::string& stated = draft.config.text("data_types.param_dtype");
+  const DType dtype = model_dtype(draft.config);
+  if (parse_ds_dtype(stated) == dtype) return;
+  draft.train_error("data_types.param_dtype",
+                    concat("says ", stated, ", but the sections fp16 and bf16 make it ",
+                           name_of(dtype), "; remove it or enable the other section"));
 }
 
 /// Options of gradient reduction that exclude each other.
-void check_reduction(Reader& reader, const JsonValue& root, const Config& config) {
+void check_reduction(const Draft& draft) {
+  const Config& config = draft.config;
   const int stage = config.stage();
   if (config.text("gradient_allreduce_op") == "sum") {
     const char* with = stage == 3                                ? "ZeRO stage 3"
                        : config.has("zero_optimization.zenflow") ? "zenflow"
                        : config.flag("compile.deepcompile")      ? "compile.deepcompile"
                                                                  : nullptr;
-    if (with != nullptr) {
-      reader.error(
-          "gradient_allreduce_op",
-          concat("\"sum\" does not work with ", with, "; write \"mean\" or remove the key"),
-          position_of(root, "", "gradient_allreduce_op"));
-    }
+    if (with == nullptr) return;
+    draft.error("gradient_allreduce_op",
+                concat("\"sum\" does not work with ", with, "; write \"mean\" or remove the key"));
     return;
   }
   if (stage < 2 || !config.flag("zero_optimization.reduce_scatter")) return;
   const auto exclude = [&](const char* key) {
-    reader.train_error(key,
-                       concat("has no meaning with reduce_scatter at stage ", stage,
-                              "; remove it or set zero_optimization.reduce_scatter to false"),
-                       position_of(root, "", key));
+    draft.train_error(key, concat("has no meaning with reduce_scatter at stage ", stage,
+                                  "; remove it or set zero_optimization.reduce_scatter to false"));
   };
   if (config.flag("prescale_gradients")) exclude("prescale_gradients");
   if (config.number("gradient_predivide_factor") != 1) exclude("gradient_predivide_factor");
 }
 
-void check_data_efficiency(Reader& reader, const JsonValue& root, const Config& config) {
-  const TextPosition position = position_of(root, "", "data_efficiency");
+void check_data_efficiency(const Draft& draft) {
+  const Config& config = draft.config;
   const std::string path = "data_efficiency.data_sampling.";
   if (config.flag(path + "curriculum_learning.enabled")) {
-    const JsonValue* node = root.find("data_efficiency");
-    for (const char* name : {"data_sampling", "curriculum_learning", "curriculum_metrics"}) {
+    const JsonValue* node = draft.root.find("data_efficiency");
+    for (const char* name : {"data_sampling", "curriculum_learning", "curriculum_metrics"})
       node = node == nullptr ? nullptr : node->find(name);
-    }
-    if (node == nullptr) {
-      reader.error(path + "curriculum_learning.curriculum_metrics",
-                   "required when curriculum_learning is enabled: name at least one metric",
-                   position);
-    }
+    if (node == nullptr)
+      draft.error(path + "curriculum_learning.curriculum_metrics",
+                  "required when curriculum_learning is enabled: name at least one metric");
   }
   if (config.flag(path + "dynamic_batching.enabled") &&
-      !config.has(path + "dynamic_batching.max_tokens")) {
-    reader.error(path + "dynamic_batching.max_tokens",
-                 "required when dynamic_batching is enabled: state the tokens of a batch",
-                 position);
-  }
+      !config.has(path + "dynamic_batching.max_tokens"))
+    draft.error(path + "dynamic_batching.max_tokens",
+                "required when dynamic_batching is enabled: state the tokens of a batch");
   const std::string by_tokens = "data_efficiency.data_routing.random_ltd.layer_token_lr_schedule";
-  if (config.flag(by_tokens + ".enabled")) {
-    reader.train_error(by_tokens, "not implemented, in DeepSpeed either; set enabled to false",
-                       position);
-  }
+  if (config.flag(by_tokens + ".enabled"))
+    draft.train_error(by_tokens, "not implemented, in DeepSpeed either; set enabled to false");
 }
 
 /// Python's idea of nothing: these folders must not be that.
@@ -105,83 +85,88 @@ bool is_falsy(const JsonValue& value) {
          (value.is_object() && value.members().empty());
 }
 
-void check_autotuning(Reader& reader, const JsonValue& root) {
-  const JsonValue* section = root.find("autotuning");
+void check_autotuning(const Draft& draft) {
+  const JsonValue* section = draft.root.find("autotuning");
   for (const char* key : {"results_dir", "exps_dir"}) {
     const JsonValue* value = section == nullptr ? nullptr : section->find(key);
     if (value == nullptr || !is_falsy(*value)) continue;
-    reader.error(
-        join_path("autotuning", key),
-        concat("must name a folder, found ", value->excerpt(), "; remove it for the default"),
-        value->position());
+    draft.error(join_path("autotuning", key), concat("must name a folder, found ", value->excerpt(),
+                                                     "; remove it for the default"));
   }
 }
 
-void check_activations_and_degrees(Reader& reader, const JsonValue& root, const Config& config) {
-  const JsonValue* section = root.find("activation_checkpointing");
+void check_activations_and_degrees(const Draft& draft) {
+  const Config& config = draft.config;
   const std::string contiguous = "activation_checkpointing.contiguous_memory_optimization";
-  if (section != nullptr && config.flag(contiguous) &&
-      (!config.flag("activation_checkpointing.partition_activations") ||
-       !config.has("activation_checkpointing.number_checkpoints"))) {
-    reader.train_error(contiguous, "needs partition_activations and number_checkpoints",
-                       section->position());
-  }
+  if (config.flag(contiguous) && (!config.flag("activation_checkpointing.partition_activations") ||
+                                  !config.has("activation_checkpointing.number_checkpoints")))
+    draft.train_error(contiguous, "needs partition_activations and number_checkpoints");
   const std::string inner = "tensor_parallel.tensor_parallel.tp_size";
   const std::int64_t degree = config.integer("tensor_parallel.autotp_size");
-  if (config.integer(inner) != 1 && config.integer(inner) != degree) {
-    reader.train_error(inner, concat("must be 1 or equal autotp_size ", degree),
-                       position_of(root, "", "tensor_parallel"));
-  }
+  if (config.integer(inner) != 1 && config.integer(inner) != degree)
+    draft.train_error(inner, concat("must be 1 or equal autotp_size ", degree));
 }
 
 }  // namespace
 
-TextPosition position_of(const JsonValue& root, std::string_view section, std::string_view key) {
-  const JsonValue* node = section.empty() ? &root : root.find(section);
-  const JsonValue* value = node == nullptr ? nullptr : node->find(key);
-  return value != nullptr ? value->position() : node != nullptr ? node->position() : TextPosition{};
+TextPosition position_of(const JsonValue& root, std::string_view path) {
+  TextPosition position;
+  const JsonValue* node = &root;
+  for (int level = 0; level < 2 && !path.empty(); ++level) {
+    const std::size_t dot = path.find('.');
+    node = node->find(path.substr(0, dot));
+    if (node == nullptr) break;
+    position = node->position();
+    path = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+  }
+  return position;
 }
 
-void finish_precision(Reader& reader, const JsonValue& root, Config& config) {
+void Draft::error(const std::string& path, std::string message) const {
+  reader.error(path, std::move(message), position_of(root, path));
+}
+
+void Draft::warning(const std::string& path, std::string message) const {
+  reader.warning(path, std::move(message), position_of(root, path));
+}
+
+void Draft::train_error(const std::string& path, std::string message) const {
+  reader.train_error(path, std::move(message), position_of(root, path));
+}
+
+void finish_precision(const Draft& draft) {
+  const Config& config = draft.config;
   if (!config.flag("fp16.enabled")) return;
-  if (config.flag("bf16.enabled")) {
-    reader.error("bf16.enabled", "fp16 and bf16 are both enabled; set one of them to false",
-                 position_of(root, "bf16", "enabled"));
-  }
+  if (config.flag("bf16.enabled"))
+    draft.error("bf16.enabled", "fp16 and bf16 are both enabled; set one of them to false");
   if (config.number("fp16.loss_scale") != 0) return;
   const std::int64_t window = config.integer("fp16.loss_scale_window");
-  if (window <= 0) {
-    reader.error("fp16.loss_scale_window",
-                 concat("expected an integer > 0 while the loss scale is dynamic, found ", window),
-                 position_of(root, "fp16", "loss_scale_window"));
-  }
+  if (window <= 0)
+    draft.error("fp16.loss_scale_window",
+                concat("expected an integer > 0 while the loss scale is dynamic, found ", window));
   const double least = config.number("fp16.min_loss_scale");
-  if (least <= 0) {
-    reader.error(
-        "fp16.min_loss_scale",
-        concat("expected a number > 0 while the loss scale is dynamic, found ", least, "; write 1"),
-        position_of(root, "fp16", "min_loss_scale"));
-  }
+  if (least <= 0)
+    draft.error("fp16.min_loss_scale",
+                concat("expected a number > 0 while the loss scale is dynamic, found ", least,
+                       "; write 1"));
 }
 
-void finish_rest(Reader& reader, const JsonValue& root, Config& config) {
+void finish_rest(const Draft& draft) {
+  Config& config = draft.config;
   if (config.flag("flops_profiler.enabled") && !config.flag("wall_clock_breakdown")) {
     config.set("wall_clock_breakdown", JsonValue(true));
-    reader.record("wall_clock_breakdown", ValueSource::derived, "flops_profiler is enabled");
+    draft.reader.record("wall_clock_breakdown", ValueSource::derived, "flops_profiler is enabled");
   }
-  if (config.has("vocabulary_size") && config.integer("vocabulary_size") % 8 != 0) {
-    reader.warning("vocabulary_size",
-                   concat(config.integer("vocabulary_size"),
-                          " is no multiple of 8; matrix units like multiples"),
-                   position_of(root, "", "vocabulary_size"));
-  }
-  check_zero(reader, root, config);
-  check_master_flags(reader, root, config);
-  check_param_dtype(reader, root, config);
-  check_reduction(reader, root, config);
-  check_data_efficiency(reader, root, config);
-  check_autotuning(reader, root);
-  check_activations_and_degrees(reader, root, config);
+  if (config.has("vocabulary_size") && config.integer("vocabulary_size") % 8 != 0)
+    draft.warning("vocabulary_size", concat(config.integer("vocabulary_size"),
+                                            " is no multiple of 8; matrix units like multiples"));
+  check_zero(draft);
+  check_master_flags(draft);
+  check_param_dtype(draft);
+  check_reduction(draft);
+  check_data_efficiency(draft);
+  check_autotuning(draft);
+  check_activations_and_degrees(draft);
 }
 
 }  // namespace zero3d::config

@@ -103,6 +103,7 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   reader.strict_top_level = options.strict;
   config::replace_old_keys(reader, root);
   Config& config = result.config;
+  const config::Draft draft{reader, root, config};
   config.degrees = config::resolve_degrees(reader, root, options);
   const bool degrees_fit = result.errors.empty() || config.degrees.dp * config.degrees.tp *
                                                             config.degrees.pp * config.degrees.sp ==
@@ -119,8 +120,8 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
     config.set("pipeline.stages", JsonValue(*options.pp));
     reader.record("pipeline.stages", ValueSource::command_line, "--pp");
   }
-  config::finish_zero(reader, root, config);
-  config::finish_precision(reader, root, config);
+  config::finish_zero(draft);
+  config::finish_precision(draft);
   const auto faulty = [&](std::string_view key) {
     return std::any_of(result.errors.begin(), result.errors.end(), [&](const ConfigMessage& m) {
       return m.path == key || m.message.find(concat(key, " (--")) != std::string::npos;
@@ -129,11 +130,11 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   // A wrong value of the triple is reported already; the arithmetic would only add noise.
   if (degrees_fit && !faulty("train_batch_size") && !faulty("train_micro_batch_size_per_gpu") &&
       !faulty("gradient_accumulation_steps")) {
-    config::finish_batch(reader, root, config);
+    config::finish_batch(draft);
   }
-  if (result.errors.size() == before) config::finish_rest(reader, root, config);
-  config::check_optimizer(reader, root, config);
-  config::check_scheduler(reader, root, config);
+  if (result.errors.size() == before) config::finish_rest(draft);
+  config::check_optimizer(draft);
+  config::check_scheduler(draft);
 }
 
 }  // namespace

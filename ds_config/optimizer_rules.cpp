@@ -45,10 +45,11 @@ void unknown_param(Reader& reader, const KnownType& type, const std::string& pat
   }
 }
 
-void check_params(Reader& reader, const KnownType& type, const JsonValue& params,
-                  const std::string& params_path, TextPosition section) {
+void check_params(const Draft& draft, const KnownType& type, const std::string& section) {
+  Reader& reader = draft.reader;
+  const JsonValue& params = draft.config.at(section + ".params");
   for (const JsonMember& member : params.members()) {
-    const std::string path = join_path(params_path, member.name);
+    const std::string path = concat(section, ".params.", member.name);
     if (member.name == "max_grad_norm") continue;
     const KnownParam* known = type.find(member.name);
     if (known == nullptr) {
@@ -68,9 +69,9 @@ void check_params(Reader& reader, const KnownType& type, const JsonValue& params
   }
   for (const KnownParam& param : type.params) {
     if (param.default_value != "required" || params.find(param.name) != nullptr) continue;
-    reader.train_error(join_path("scheduler.params", param.name),
+    reader.train_error(concat(section, ".params.", param.name),
                        concat(type.name, " needs it: ", describe(param.kind), ". ", param.effect),
-                       section);
+                       position_of(draft.root, section));
   }
 }
 
@@ -90,7 +91,7 @@ constexpr std::string_view kElsewhere[] = {std::string_view("OneBitAdam"),
                                            "SparseAdam",
                                            "Adafactor"};
 
-void unknown_optimizer(Reader& reader, const std::string& type, TextPosition position) {
+void unknown_optimizer(const Draft& draft, const std::string& type) {
   std::string message = concat("no optimizer \"", type, "\"");
   for (std::string_view name : kElsewhere) {
     if (!equal_any_case(name, type)) continue;
@@ -104,10 +105,9 @@ void unknown_optimizer(Reader& reader, const std::string& type, TextPosition pos
       message = concat("the name is case-sensitive: write \"", name, "\"");
   }
   const std::string hint = did_you_mean(type, names_in(known_optimizers()));
-  reader.train_error("optimizer.type",
-                     concat(message, "; choose one of ", list_of(known_optimizers()),
-                            hint.empty() ? "" : "; ", hint),
-                     position);
+  draft.train_error("optimizer.type",
+                    concat(message, "; choose one of ", list_of(known_optimizers()),
+                           hint.empty() ? "" : "; ", hint));
 }
 
 /// DeepSpeed's reader compares it with 0, but only when there is a type.
@@ -130,58 +130,48 @@ void check_max_grad_norm(Reader& reader, const JsonValue& params, bool typed) {
 
 }  // namespace
 
-void check_optimizer(Reader& reader, const JsonValue& root, const Config& config) {
+void check_optimizer(const Draft& draft) {
+  const Config& config = draft.config;
   if (!config.has("optimizer")) return;
   const JsonValue& params = config.at("optimizer.params");
   const bool typed = config.has("optimizer.type");
-  check_max_grad_norm(reader, params, typed);
+  check_max_grad_norm(draft.reader, params, typed);
   if (!typed) {
-    reader.train_error("optimizer.type", concat("absent, so there is no optimizer; choose one of ",
-                                                list_of(known_optimizers())));
+    draft.reader.train_error(
+        "optimizer.type",
+        concat("absent, so there is no optimizer; choose one of ", list_of(known_optimizers())));
     return;
   }
   const std::string& name = config.text("optimizer.type");
   const KnownType* type = find_type(known_optimizers(), name);
-  if (type == nullptr) {
-    unknown_optimizer(reader, name, position_of(root, "optimizer", "type"));
-    return;
-  }
-  check_params(reader, *type, params, "optimizer.params", position_of(root, "", "optimizer"));
-  const JsonValue* amsgrad = params.find("amsgrad");
-  if (amsgrad != nullptr && amsgrad->is_bool() && amsgrad->as_bool()) {
-    reader.train_error("optimizer.params.amsgrad",
-                       concat(type->name, " has no AMSGrad variant here; set it to false"),
-                       amsgrad->position());
-  }
+  if (type == nullptr) return unknown_optimizer(draft, name);
+  check_params(draft, *type, "optimizer");
+  if (params.find("amsgrad") != nullptr && *params.find("amsgrad") == JsonValue(true))
+    draft.reader.train_error("optimizer.params.amsgrad",
+                             concat(type->name, " has no AMSGrad variant here; set it to false"),
+                             params.find("amsgrad")->position());
   if (!type->tested_with_zero && config.stage() > 0 &&
       !config.flag("zero_allow_untested_optimizer")) {
-    reader.train_error("zero_allow_untested_optimizer",
-                       concat("set it to true to use ", type->name,
-                              " with ZeRO: DeepSpeed asks for that, as it has not tested the two "
-                              "together"),
-                       position_of(root, "optimizer", "type"));
+    draft.reader.train_error("zero_allow_untested_optimizer",
+                             concat("set it to true to use ", type->name,
+                                    " with ZeRO: DeepSpeed asks for that, as it has not tested the "
+                                    "two together"),
+                             position_of(draft.root, "optimizer.type"));
   }
-  if (type->name == "Lamb" && config.number("fp16.loss_scale") != 0) {
-    reader.train_error("fp16.loss_scale", "Lamb needs dynamic loss scaling; set it to 0",
-                       position_of(root, "fp16", "loss_scale"));
-  }
+  if (type->name == "Lamb" && config.number("fp16.loss_scale") != 0)
+    draft.train_error("fp16.loss_scale", "Lamb needs dynamic loss scaling; set it to 0");
 }
 
-void check_scheduler(Reader& reader, const JsonValue& root, const Config& config) {
+void check_scheduler(const Draft& draft) {
+  const Config& config = draft.config;
   if (!config.has("scheduler") || !config.has("scheduler.type")) return;
-  const JsonValue& params = config.at("scheduler.params");
   const std::string& name = config.text("scheduler.type");
   const KnownType* type = find_type(known_schedules(), name);
-  if (type == nullptr || type->own) {
-    const std::string hint = did_you_mean(name, names_in(known_schedules()));
-    reader.train_error(
-        "scheduler.type",
-        concat("no schedule \"", name, "\"; choose one of ", list_of(known_schedules()),
-               " (the case counts)", hint.empty() ? "" : "; ", hint),
-        position_of(root, "scheduler", "type"));
-    return;
-  }
-  check_params(reader, *type, params, "scheduler.params", position_of(root, "", "scheduler"));
+  if (type != nullptr && !type->own) return check_params(draft, *type, "scheduler");
+  const std::string hint = did_you_mean(name, names_in(known_schedules()));
+  draft.train_error("scheduler.type",
+                    concat("no schedule \"", name, "\"; choose one of ", list_of(known_schedules()),
+                           " (the case counts)", hint.empty() ? "" : "; ", hint));
 }
 
 }  // namespace zero3d::config

@@ -104,11 +104,8 @@ void read_timers(Reader& r, const Field&, const std::string& path, const JsonVal
 }
 
 bool uses_nvme(const Config& c) {
-  const auto nvme = [&](std::string_view section) {
-    return c.offloads(section) &&
-           c.text(concat("zero_optimization.", section, ".device")) == "nvme";
-  };
-  return c.stage() == 3 && (nvme("offload_param") || nvme("offload_optimizer"));
+  return c.stage() == 3 &&
+         (c.offloads_to_drive("offload_param") || c.offloads_to_drive("offload_optimizer"));
 }
 
 /// A number of the batch triple: null is "not given"; the arithmetic fills it in.

@@ -5,6 +5,21 @@
 
 namespace zero3d::config {
 
+/// A configuration as stated and as read, while the rules go over it.
+struct Draft {
+  Reader& reader;
+  JsonValue& root;
+  Config& config;
+
+  // Messages about the key `path`, placed where its section's member stands, else the section.
+  void error(const std::string& path, std::string message) const;
+  void warning(const std::string& path, std::string message) const;
+  void train_error(const std::string& path, std::string message) const;
+};
+
+/// Where the first two names of `path` lead in `root`, as far as it goes; else 0:0.
+TextPosition position_of(const JsonValue& root, std::string_view path);
+
 /// Refuses keys that DeepSpeed removed, whatever their value, and says what replaces them; renames
 /// the section bfloat16. Works on the tree, before it is read.
 void replace_old_keys(Reader& reader, JsonValue& root);
@@ -13,19 +28,16 @@ void replace_old_keys(Reader& reader, JsonValue& root);
 ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const LoadOptions& options);
 
 /// Deprecated keys into their replacements, and the rules inside zero_optimization.
-void finish_zero(Reader& reader, const JsonValue& root, Config& config);
+void finish_zero(const Draft& draft);
 /// What the stage at hand cannot bear or does not use.
-void check_zero(Reader& reader, const JsonValue& root, const Config& config);
-void finish_precision(Reader& reader, const JsonValue& root, Config& config);
+void check_zero(const Draft& draft);
+void finish_precision(const Draft& draft);
 /// Whichever of the batch triple is absent, and whether the three fit dp.
-void finish_batch(Reader& reader, const JsonValue& root, Config& config);
+void finish_batch(const Draft& draft);
 /// The rest: reductions, curriculum, wall_clock_breakdown, keys without effect at this stage.
-void finish_rest(Reader& reader, const JsonValue& root, Config& config);
+void finish_rest(const Draft& draft);
 /// Types and parameters of optimizer and scheduler, as their constructors will take them.
-void check_optimizer(Reader& reader, const JsonValue& root, const Config& config);
-void check_scheduler(Reader& reader, const JsonValue& root, const Config& config);
-
-/// Where `key` of `section` ("" for the root) stands, else the section, else 0:0.
-TextPosition position_of(const JsonValue& root, std::string_view section, std::string_view key);
+void check_optimizer(const Draft& draft);
+void check_scheduler(const Draft& draft);
 
 }  // namespace zero3d::config

@@ -24,7 +24,8 @@ const JsonValue* zero_member(const JsonValue& root, std::string_view key) {
   return nullptr;
 }
 
-void replace_deprecated(Reader& reader, const JsonValue& root, Config& config) {
+void replace_deprecated(const Draft& draft) {
+  Config& config = draft.config;
   struct Deprecated {
     std::string_view old_key;
     std::string_view new_key;
@@ -41,19 +42,19 @@ void replace_deprecated(Reader& reader, const JsonValue& root, Config& config) {
                  "stage3_gather_16bit_weights_on_model_save",
                  "stage3_gather_16bit_weights_on_model_save"}};
   for (const Deprecated& key : kDeprecated) {
-    const JsonValue* value = zero_member(root, key.old_key);
+    const JsonValue* value = zero_member(draft.root, key.old_key);
     if (value == nullptr) continue;
     const std::string path = concat("zero_optimization.", key.old_key);
-    const JsonValue* other = key.new_key.empty() ? nullptr : zero_member(root, key.new_key);
+    const JsonValue* other = key.new_key.empty() ? nullptr : zero_member(draft.root, key.new_key);
     if (other != nullptr) {
-      reader.error(
+      draft.reader.error(
           path,
           concat("deprecated, and its replacement \"", key.new_key, "\" is there too (line ",
                  other->position().line, "); remove \"", key.old_key, "\""),
           value->position());
       continue;
     }
-    reader.warning(
+    draft.reader.warning(
         path,
         concat("deprecated", key.new_key.empty() ? " and ignored" : "", "; write ", key.spelling),
         value->position());
@@ -61,24 +62,24 @@ void replace_deprecated(Reader& reader, const JsonValue& root, Config& config) {
     const std::string target = concat("zero_optimization.", key.new_key);
     if (key.old_key == "stage3_gather_fp16_weights_on_model_save") {
       config.set(target, config.at(path));
-      reader.record(target, ValueSource::file, note);
+      draft.reader.record(target, ValueSource::file, note);
     } else if (!key.new_key.empty() && config.flag(path)) {
       config.set(target, kZero.find(key.new_key)->nested->defaults());
       config.set(target + ".device", JsonValue("cpu"));
-      reader.record(target + ".device", ValueSource::file, note);
+      draft.reader.record(target + ".device", ValueSource::file, note);
     }
   }
 }
 
-void warn_without_effect(Reader& reader, const JsonValue& root, const Config& config) {
-  const int stage = config.stage();
+void warn_without_effect(const Draft& draft) {
+  const int stage = draft.config.stage();
   std::string at3;
   std::string at12;
   std::string at123;
   TextPosition first;
   for (const Field& field : kZero.fields) {
     if (stage >= field.first_stage && stage <= field.last_stage) continue;
-    const JsonValue* value = zero_member(root, field.name);
+    const JsonValue* value = zero_member(draft.root, field.name);
     if (value == nullptr) continue;
     // A default or an explicit "off" promises nothing.
     const bool off = value->is_null() || (value->is_bool() && !value->as_bool()) ||
@@ -99,63 +100,51 @@ void warn_without_effect(Reader& reader, const JsonValue& root, const Config& co
   add(at12, "only at stages 1 and 2");
   add(at123, "only at stages 1 to 3");
   if (message.empty()) return;
-  reader.warning("zero_optimization", concat("without effect at stage ", stage, ": ", message),
-                 first);
+  draft.reader.warning("zero_optimization",
+                       concat("without effect at stage ", stage, ": ", message), first);
 }
 
-void check_offload(Reader& reader, const JsonValue& root, const Config& config) {
+void check_offload(const Draft& draft) {
+  const Config& config = draft.config;
   const int stage = config.stage();
-  const auto at = [&](const char* key) { return position_of(root, "zero_optimization", key); };
-  const auto on_nvme = [&](const std::string& section) {
-    return config.offloads(section) &&
-           config.text("zero_optimization." + section + ".device") == "nvme";
-  };
   const JsonValue& ratio = config.at("zero_optimization.offload_optimizer.ratio");
-  if (ratio.is_number() && ratio.as_number() < 1 && stage != 3) {
-    reader.error("zero_optimization.offload_optimizer.ratio",
-                 concat("a ratio below 1 needs stage 3, and the stage is ", stage,
-                        "; set stage to 3 or remove the ratio"),
-                 at("offload_optimizer"));
-  }
-  if (on_nvme("offload_optimizer") && (stage == 1 || stage == 2)) {
-    reader.warning(
+  if (ratio.is_number() && ratio.as_number() < 1 && stage != 3)
+    draft.error("zero_optimization.offload_optimizer.ratio",
+                concat("a ratio below 1 needs stage 3, and the stage is ", stage,
+                       "; set stage to 3 or remove the ratio"));
+  if (config.offloads_to_drive("offload_optimizer") && (stage == 1 || stage == 2))
+    draft.warning(
         "zero_optimization.offload_optimizer.device",
-        concat("at stage ", stage, " \"nvme\" means host memory: the drive serves stage 3 only"),
-        at("offload_optimizer"));
-  }
+        concat("at stage ", stage, " \"nvme\" means host memory: the drive serves stage 3 only"));
   for (const char* section : {"offload_optimizer", "offload_param"}) {
     const std::string path = concat("zero_optimization.", section, ".nvme_path");
-    if (stage != 3 || !on_nvme(section) || config.has(path)) continue;
-    reader.train_error(path, "device \"nvme\" needs the folder on the drive: set nvme_path",
-                       at(section));
+    if (stage == 3 && config.offloads_to_drive(section) && !config.has(path))
+      draft.train_error(path, "device \"nvme\" needs the folder on the drive: set nvme_path");
   }
 }
 
-void check_norm(Reader& reader, const JsonValue& root, const Config& config) {
+void check_norm(const Draft& draft) {
+  const Config& config = draft.config;
   const std::string path = "zero_optimization.compute_grad_norm";
   if (config.flag(path)) return;
   const int stage = config.stage();
-  const TextPosition position = position_of(root, "zero_optimization", "compute_grad_norm");
+  const double clipping = config.number("gradient_clipping");
   if (stage != 1 && stage != 2) {
-    reader.error(path,
-                 concat("false works at stages 1 and 2 only, and the stage is ", stage,
-                        "; remove it or set stage to 1 or 2"),
-                 position);
-  } else if (const double clipping = config.number("gradient_clipping"); clipping > 0) {
-    reader.train_error(
-        path,
-        concat("false leaves nothing to clip by, but gradient_clipping is ", clipping,
-               root.find("gradient_clipping") == nullptr ? " by default" : "",
-               "; set gradient_clipping to 0"),
-        position);
+    draft.error(path, concat("false works at stages 1 and 2 only, and the stage is ", stage,
+                             "; remove it or set stage to 1 or 2"));
+  } else if (clipping > 0) {
+    const bool stated = draft.root.find("gradient_clipping") != nullptr;
+    draft.train_error(path,
+                      concat("false leaves nothing to clip by, but gradient_clipping is ", clipping,
+                             stated ? "" : " by default", "; set gradient_clipping to 0"));
   }
 }
 
-void check_stage_limits(Reader& reader, const JsonValue& root, const Config& config) {
+void check_stage_limits(const Draft& draft) {
+  const Config& config = draft.config;
   const int stage = config.stage();
   const auto refuse = [&](const char* key, const std::string& message) {
-    reader.train_error(concat("zero_optimization.", key), message,
-                       position_of(root, "zero_optimization", key));
+    draft.train_error(concat("zero_optimization.", key), message);
   };
   const auto size = [&](const char* key) {
     return config.integer(concat("zero_optimization.", key));
@@ -163,10 +152,9 @@ void check_stage_limits(Reader& reader, const JsonValue& root, const Config& con
   if (config.flag("zero_optimization.legacy_stage1") && stage > 0)
     refuse("legacy_stage1", "the old stage 1 is gone; remove the key");
   const std::int64_t bucket = size("allgather_bucket_size");
-  if (bucket % 2 != 0 && (stage == 1 || stage == 2)) {
+  if (bucket % 2 != 0 && (stage == 1 || stage == 2))
     refuse("allgather_bucket_size",
            concat("must be a multiple of 2, found ", bucket, "; write ", bucket + 1));
-  }
   const int dp = config.degrees.dp;
   const auto must_divide = [&](const char* key, std::int64_t ranks) {
     if (dp % ranks != 0) refuse(key, concat("must divide dp ", dp, ", found ", size(key)));
@@ -182,40 +170,38 @@ void check_stage_limits(Reader& reader, const JsonValue& root, const Config& con
 
 }  // namespace
 
-void finish_zero(Reader& reader, const JsonValue& root, Config& config) {
-  replace_deprecated(reader, root, config);
-  const JsonValue* section = root.find("zero_optimization");
+void finish_zero(const Draft& draft) {
+  Config& config = draft.config;
+  replace_deprecated(draft);
+  const JsonValue* section = draft.root.find("zero_optimization");
   if (section != nullptr && section->is_bool() && section->as_bool() &&
-      root.find("allgather_size") != nullptr) {
+      draft.root.find("allgather_size") != nullptr) {
     config.set("zero_optimization.allgather_bucket_size", config.at("allgather_size"));
-    reader.record("zero_optimization.allgather_bucket_size", ValueSource::file,
-                  "as allgather_size");
+    draft.reader.record("zero_optimization.allgather_bucket_size", ValueSource::file,
+                        "as allgather_size");
   }
   if (!config.has("zero_optimization.overlap_comm")) {
     config.set("zero_optimization.overlap_comm", JsonValue(config.stage() == 3));
-    reader.record("zero_optimization.overlap_comm", ValueSource::derived,
-                  concat("from stage ", config.stage()));
+    draft.reader.record("zero_optimization.overlap_comm", ValueSource::derived,
+                        concat("from stage ", config.stage()));
   }
   if (!config.has("zero_optimization.zenflow")) return;
   const std::string& strategy = config.text("zero_optimization.zenflow.select_strategy");
   const std::string path = "zero_optimization.zenflow.select_interval";
   const bool numbered = config.at(path).is_integer();
-  const TextPosition position = position_of(root, "zero_optimization", "zenflow");
   if (strategy == "auto" && numbered) {
-    reader.train_error(
-        path, "a number needs select_strategy \"step\" or \"epoch\"; write \"auto\" or name one",
-        position);
+    draft.train_error(
+        path, "a number needs select_strategy \"step\" or \"epoch\"; write \"auto\" or name one");
   } else if (strategy != "auto" && !numbered) {
-    reader.train_error(path, concat("select_strategy \"", strategy, "\" needs a number here"),
-                       position);
+    draft.train_error(path, concat("select_strategy \"", strategy, "\" needs a number here"));
   }
 }
 
-void check_zero(Reader& reader, const JsonValue& root, const Config& config) {
-  check_offload(reader, root, config);
-  check_norm(reader, root, config);
-  check_stage_limits(reader, root, config);
-  warn_without_effect(reader, root, config);
+void check_zero(const Draft& draft) {
+  check_offload(draft);
+  check_norm(draft);
+  check_stage_limits(draft);
+  warn_without_effect(draft);
 }
 
 }  // namespace zero3d::config
