@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -76,6 +77,9 @@ class IoError : public Error {
   std::string path_;
   int code_;
 };
+
+/// What `error` says; "" for none.
+std::string message_of(const std::exception_ptr& error);
 
 [[noreturn]] void throw_invalid(const std::string& message);
 [[noreturn]] void throw_internal(const char* file, int line, const char* condition,

@@ -9,12 +9,26 @@
 namespace zero3d {
 
 void EventState::complete(std::exception_ptr error) noexcept {
+  std::function<void(const std::exception_ptr&)> next;
   {
     std::lock_guard lock(mutex_);
     error_ = std::move(error);
     done_.store(true, std::memory_order_release);
+    next = std::move(next_);
   }
   passed_.notify_all();
+  if (next) next(error_);
+}
+
+void EventState::then(std::function<void(const std::exception_ptr&)> next) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done()) {
+      next_ = std::move(next);
+      return;
+    }
+  }
+  next(error_);
 }
 
 std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {

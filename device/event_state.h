@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,6 +46,9 @@ class EventState {
   const OrderClock& order() const { return order_; }
   /// The point is passed; `error` is the first error of the work before it.
   void complete(std::exception_ptr error = nullptr) noexcept;
+  /// Calls `next` with the error once the point is passed: now, or on the thread that completes it.
+  /// At most one; it does not throw or block.
+  void then(std::function<void(const std::exception_ptr&)> next);
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// Blocks the calling thread until done. Throws Error(kInternal) naming the recorder when it made
@@ -61,6 +65,7 @@ class EventState {
   mutable std::condition_variable passed_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
+  std::function<void(const std::exception_ptr&)> next_;
   std::shared_ptr<const Recorder> recorder_;
   OrderClock order_;
 };

@@ -8,7 +8,6 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
-#include "zero3d/engine/abort_on_failure.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/dry_run.h"
 
@@ -86,7 +85,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
     : settings_(settings), module_(module), mesh_(mesh), device_(device), options_(options) {
   const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
   require_same_start(settings, blocks, mesh.world());
-  abort_on_failure(mesh.world(), [&] {
+  fail_together(mesh.world(), [&] {
     model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
   });
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
@@ -164,7 +163,7 @@ void Engine::forward(const MicroBatch& batch) {
   require_trainable();
   if (options_.schedule)
     throw_invalid("forward() with a schedule of whole steps: call train_batch()");
-  prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_forward(batch, micro); }); });
+  fail_together(mesh_.world(), [&] { run_forward(batch, micro); });
   window_->forward(micro, batch.tokens.numel() * mesh_.size(Axis::dp));
 }
 
@@ -218,17 +217,6 @@ void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
   if (settings_.managed_accumulation) state().micro_steps += count - 1;
 }
 
-/// A rank whose stream failed may meet the end of its groups before the failure: the cause goes
-/// first.
-void Engine::prefer_own_failure(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const CommAborted&) {
-    model_->throw_own_failure();
-    throw;
-  }
-}
-
 double Engine::loss() {
   const ConstView last = runner_->last_loss();
   if (!last.defined()) throw_invalid("loss() without a forward");
@@ -239,7 +227,7 @@ double Engine::loss() {
 
 void Engine::backward() {
   window_->backward();
-  prefer_own_failure([&] { abort_on_failure(mesh_.world(), [&] { run_backward(); }); });
+  fail_together(mesh_.world(), [&] { run_backward(); });
 }
 
 void Engine::run_backward() {
@@ -278,7 +266,8 @@ void Engine::without_boundary(const char* scope, const std::function<void()>& bo
 }
 
 void Engine::step() {
-  if (const auto ended = window_->step()) prefer_own_failure([&] { optimizer_step(*ended); });
+  if (const auto ended = window_->step())
+    fail_together(mesh_.world(), [&] { optimizer_step(*ended); });
 }
 
 void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
@@ -317,8 +306,7 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
   if (options_.schedule) {
     require_trainable();
     for (const MicroBatch& batch : micro_batches) require_training_batch(batch);
-    prefer_own_failure(
-        [&] { abort_on_failure(mesh_.world(), [&] { run_schedule(micro_batches); }); });
+    fail_together(mesh_.world(), [&] { run_schedule(micro_batches); });
     step();
     return last_;
   }

@@ -128,7 +128,6 @@ class Engine {
   void run_backward();
   void run_schedule(std::span<const MicroBatch> micro_batches);
   void run_ops(std::span<const Op> ops, int first_micro_batch);
-  void prefer_own_failure(const std::function<void()>& body);
   Values run_evaluation(const MicroBatch& batch);
   RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
   void require_trainable() const;

@@ -5,7 +5,6 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
-#include "zero3d/engine/abort_on_failure.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/formats/safetensors_writer.h"
@@ -15,7 +14,7 @@ namespace zero3d {
 /// A forward pass that saves nothing, waited for.
 Values Engine::run_evaluation(const MicroBatch& batch) {
   Values outputs;
-  const auto run = [&] {
+  fail_together(mesh_.world(), [&] {
     const Shape& shape = batch.tokens.shape();
     plan_for(shape[0], shape[1]);
     model_->begin_evaluation();
@@ -24,8 +23,7 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     outputs = runner_->take_outputs(0);
     model_->compute().synchronize();
     runner_->free_batches();
-  };
-  prefer_own_failure([&] { abort_on_failure(mesh_.world(), run); });
+  });
   return outputs;
 }
 

@@ -112,10 +112,6 @@ class ShardedModel final : public ParameterAccess {
   void with_parameters(const std::vector<std::string>& names, int writer,
                        const std::function<void(const ParameterSpec&, View)>& edit);
 
-  /// After an abort of the ranks: throws what failed on this rank's streams, if that is no echo of
-  /// the abort.
-  void throw_own_failure();
-
   StepTimes& times() { return times_; }
   const OptimizerSetup& setup() const { return setup_; }
   ParameterStore& store() { return *store_; }

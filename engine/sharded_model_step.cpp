@@ -83,13 +83,4 @@ void ShardedModel::skip(const StepReport& report, const StepOutcome& outcome) {
   }
 }
 
-void ShardedModel::throw_own_failure() {
-  for (Stream* stream : {compute_.get(), gather_.get(), reduce_.get()}) {
-    try {
-      stream->synchronize();
-    } catch (const CommAborted&) {
-    }
-  }
-}
-
 }  // namespace zero3d

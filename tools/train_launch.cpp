@@ -89,16 +89,14 @@ std::optional<Failure> plan_together(Communicator& world, const TrainRequest& re
 /// that failed by its own doing says so, before MPI ends them all.
 void run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
   MpiCommOptions options;
-  options.log_aborts = false;
+  options.log_failures = false;
   const std::unique_ptr<Communicator> world = make_mpi_world(options);
   std::string failure;
   try {
-    train_rank(plan, *world, share);
-  } catch (const CommAborted& error) {
-    world->abort(error.what());
+    fail_together(*world, [&] { train_rank(plan, *world, share); });
+  } catch (const CommAborted&) {  // the rank it happened on tells of it
   } catch (const std::exception& error) {
     failure = error.what();
-    world->abort(failure);
   }
   end_together(meeting, first_failure(meeting, failure));
 }

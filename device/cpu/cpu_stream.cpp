@@ -10,7 +10,6 @@
 #include "zero3d/core/text.h"
 #include "zero3d/device/cpu/spin.h"
 #include "zero3d/device/device.h"
-#include "zero3d/device/dropped_task.h"
 
 namespace zero3d {
 namespace {
@@ -152,7 +151,7 @@ void QueuedStream::execute(Task task) {
   switch (task.step) {
     case Step::run:
       runner_.run(task.what, task.bytes, task.body);
-      drop(task.body);
+      task.body = nullptr;
       order_.finish();
       break;
     case Step::wait:
@@ -162,12 +161,6 @@ void QueuedStream::execute(Task task) {
       task.event->complete(runner_.hand_on_error());
       break;
   }
-}
-
-/// Destroys a task where its owners can learn why it did not run, if it did not.
-void QueuedStream::drop(std::function<void()>& body) {
-  const DroppingTasks scope(runner_.error());
-  body = nullptr;
 }
 
 InlineStream::InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options)
@@ -181,7 +174,6 @@ void InlineStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
   order_.launch(what, accesses);
   runner_.arena().enter([&] { runner_.run(what, written_bytes(accesses), task); });
-  const DroppingTasks scope(runner_.error());
   task = nullptr;
   order_.finish();
 }

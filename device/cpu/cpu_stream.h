@@ -125,7 +125,6 @@ class QueuedStream final : public Stream {
   /// Waits for tasks and takes all there are; false when the stream ends.
   bool take(std::vector<Task>& batch);
   void execute(Task task);
-  void drop(std::function<void()>& body);
 
   StreamOrder order_;
   TaskRunner runner_;

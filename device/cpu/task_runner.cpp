@@ -79,14 +79,8 @@ const std::exception_ptr& TaskRunner::hand_on_error() {
 
 void TaskRunner::log_unseen_error(const std::string& stream) const {
   if (error_ == nullptr || error_seen_) return;
-  std::string text = "an exception that is no std::exception";
-  try {
-    std::rethrow_exception(error_);
-  } catch (const std::exception& error) {
-    text = error.what();
-  } catch (...) {
-  }
-  log_error(concat("stream '", stream, "' ended with an error that nobody waited for: ", text));
+  log_error(concat("stream '", stream,
+                   "' ended with an error that nobody waited for: ", message_of(error_)));
 }
 
 void TaskRunner::await(const std::shared_ptr<EventState>& event) {

@@ -1,97 +1,63 @@
-// What all groups split from one world share inside a process: the abort state and the wait limit.
-// Also the two ways threads wait for each other that an abort must be able to end. Internal to the
-// communicators.
+// What all groups split from one world of threads share: the first failure, the wait limit, and a
+// helper thread that watches it, so that neither hosts nor streams have to. Internal to the thread
+// communicator.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
-#include <memory>
+#include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
-#include <vector>
+#include <thread>
+
+#include "zero3d/parallel/comm/first_failure.h"
 
 namespace zero3d::detail {
 
-class WaitPoint;
+using Clock = std::chrono::steady_clock;
+
+/// A place where ranks wait for each other.
+class WaitingRoom {
+ public:
+  virtual ~WaitingRoom() = default;
+  /// The world failed: ends every wait that has not begun to end by itself. Called once.
+  virtual void end_waits() noexcept = 0;
+  /// Somebody who began to wait before `limit` and still does.
+  struct Late {
+    int rank = 0;  ///< In the world.
+    std::string operation;
+    std::string missing;
+  };
+  virtual std::optional<Late> late(Clock::time_point limit) = 0;
+};
 
 class CommWorld {
  public:
-  explicit CommWorld(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+  CommWorld(int size, std::chrono::milliseconds timeout);
+  ~CommWorld();
+  CommWorld(const CommWorld&) = delete;
+  CommWorld& operator=(const CommWorld&) = delete;
 
-  std::chrono::milliseconds timeout() const { return timeout_; }
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
-  /// The first call wins and wakes every waiter. `rank` is the world rank that failed. Returns
-  /// whether this call was the first.
-  bool abort(int rank, const std::string& reason) noexcept;
-  /// Throws CommAborted with the abort's rank and reason.
-  [[noreturn]] void throw_aborted(const std::string& operation) const;
-  void check(const std::string& operation) const {
-    if (aborted()) throw_aborted(operation);
-  }
+  const FirstFailure& failure() const { return failure_; }
+  /// The first call wins and ends every wait. `rank` is the world rank it happened on.
+  void fail(int rank, const std::exception_ptr& cause) noexcept;
+
+  void add(WaitingRoom* room);
+  void remove(WaitingRoom* room);
 
  private:
-  friend class WaitPoint;
+  void watch();
+  std::optional<WaitingRoom::Late> find_late();
+
   const std::chrono::milliseconds timeout_;
-  std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;  ///< Guards what follows; taken before any WaitPoint's mutex.
-  int rank_ = -1;
-  std::string reason_;
-  std::set<WaitPoint*> points_;
-};
-
-/// A mutex and condition that the world's abort wakes.
-class WaitPoint {
- public:
-  explicit WaitPoint(CommWorld& world);
-  ~WaitPoint();
-  WaitPoint(const WaitPoint&) = delete;
-  WaitPoint& operator=(const WaitPoint&) = delete;
-
- protected:
-  CommWorld& world() const { return world_; }
-  std::mutex mutex_;
-  std::condition_variable condition_;
-
- private:
-  friend class CommWorld;
-  CommWorld& world_;
-};
-
-/// A barrier of the members of a group, in two strengths. enter() may be ended by an abort or a
-/// timeout; either all members get through it or none does. meet() may not: it follows an enter()
-/// that all got through, while ranks still touch each other's memory, and its wait is bounded by
-/// their copying.
-class Rendezvous final : public WaitPoint {
- public:
-  /// `members` are the world ranks, for messages.
-  Rendezvous(CommWorld& world, std::vector<int> members);
-
-  /// `rank` is the caller's index in members. Throws CommAborted when the world is aborted or a
-  /// missing member has left; past the timeout aborts the world and throws CommError naming who is
-  /// missing.
-  void enter(int rank, const std::string& operation);
-  void meet(int rank) noexcept;
-  /// The member will not come again: ends the waits of those who miss it, now and later.
-  void leave(int rank) noexcept;
-
- private:
-  bool arrive(int rank, std::uint64_t& generation);
-  bool passed(std::uint64_t generation) const;
-  bool spin(std::uint64_t generation) const;
-  bool withdraw(std::uint64_t generation);
-  std::string missing(std::uint64_t generation) const;
-  /// The index of a member that left without arriving; -1 for none.
-  int gone(std::uint64_t generation) const;
-
-  const std::vector<int> members_;
-  /// Generation in the upper bits, then the withdrawn flag, then how many have arrived.
-  std::atomic<std::uint64_t> word_{0};
-  std::atomic<int> sleepers_{0};
-  std::vector<std::atomic<std::uint64_t>> arrivals_;
-  std::vector<std::atomic<bool>> left_;
+  FirstFailure failure_;
+  std::mutex mutex_;  ///< Taken before any room's.
+  std::set<WaitingRoom*> rooms_;
+  std::condition_variable ending_;
+  bool ended_ = false;
+  std::thread watcher_;
 };
 
 }  // namespace zero3d::detail

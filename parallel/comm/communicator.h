@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,15 +41,16 @@ struct ReduceOptions {
   std::optional<DType> wire;
 };
 
-/// An echo: this rank was ended by an abort, its own failing host call not being the cause. rank()
-/// is the world rank that failed first, and the message carries its reason.
+/// Another rank failed first: rank() is its world rank, and the message carries its words. Every
+/// rank but that one throws it; that one throws what happened.
 class CommAborted : public CommError {
  public:
   using CommError::CommError;
 };
 
-/// Arguments are checked at the call (Error kInvalid); what fails later fails the stream. An
-/// enqueued operation that its stream drops, because earlier work failed, aborts the world.
+/// Arguments are checked at the call (Error kInvalid); what fails later fails the stream. To enqueue
+/// never waits for other ranks. A stream that fails before or within an operation that others take
+/// part in fails the world.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -74,20 +76,33 @@ class Communicator {
   /// Host-blocking collectives for set-up and decisions, outside any stream: every rank's `value`
   /// bytes in rank order (sizes may differ between ranks).
   virtual std::vector<std::string> exchange(const std::string& value) = 0;
-  /// The same from inside a task of the stream that uses the group: an order of its own beside the
-  /// host's. For decorators.
-  virtual std::vector<std::string> exchange_in_task(const std::string& value) = 0;
   /// A new group of the ranks that give the same `color`, ordered by `key` then rank. Host-blocking
   /// and collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  /// Ends every pending and future operation of the group, and of all groups split from the same
-  /// world, on all ranks with a CommError that carries `reason` (first abort wins) and the failing
-  /// rank. Callable from any thread; never blocks.
-  virtual void abort(const std::string& reason) noexcept = 0;
+  /// Fails the world: ends every pending and future operation of this group, and of all groups
+  /// split from the same world, on all ranks. The first failure wins and is what every rank throws:
+  /// this one `cause`, the others CommAborted. Callable from any thread; never blocks.
+  virtual void fail(const std::exception_ptr& cause) noexcept = 0;
+  /// Throws the world's first failure if there is one.
+  virtual void check() = 0;
 };
 
 /// A group of one: copies and roundings, no communication.
 std::unique_ptr<Communicator> make_self_communicator();
+
+/// body(), as work that every rank takes part in: what it throws fails the world at once, before
+/// this rank's streams and groups are torn down, and the world's first failure is thrown. Not for
+/// calls that are refused before they begin.
+template <typename Body>
+auto fail_together(Communicator& world, Body&& body) {
+  try {
+    return body();
+  } catch (...) {
+    world.fail(std::current_exception());
+    world.check();
+    throw;
+  }
+}
 
 }  // namespace zero3d

@@ -1,4 +1,4 @@
-// Communicators around communicators: checks that ranks agree, counts what travels, slows it down.
+// Communicators around communicators: counts what travels, slows it down.
 #pragma once
 
 #include <chrono>
@@ -10,17 +10,6 @@
 #include "zero3d/parallel/comm/communicator.h"
 
 namespace zero3d {
-
-/// Before each operation compares (sequence number, operation, element counts, dtypes, root) over
-/// the group; a mismatch is a CommError on every rank that names both sides. Splits
-/// and exchanges are checked too. Messages need no help: every implementation compares their sizes
-/// and dtypes. Costs one small exchange per operation, on the operation's stream.
-std::unique_ptr<Communicator> make_checked(std::unique_ptr<Communicator> inner);
-/// True when the environment has ZERO3D_CHECK=1 or the build turned ZERO3D_HAZARD_CHECKS on: the
-/// world factories then check.
-bool checks_by_default();
-/// make_checked(inner) when checks_by_default(), else `inner`.
-std::unique_ptr<Communicator> with_default_checks(std::unique_ptr<Communicator> inner);
 
 /// Elements and bytes that this rank put through each operation, in the convention of the ZeRO
 /// papers: an all_gather or reduce_scatter of a full tensor of n elements counts n, an all_reduce

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/comm/call.h"
 
 namespace zero3d::detail {
 
@@ -41,15 +41,11 @@ class ForwardingCommunicator : public Communicator {
   std::vector<std::string> exchange(const std::string& value) override {
     return inner_->exchange(value);
   }
-  std::vector<std::string> exchange_in_task(const std::string& value) override {
-    return inner_->exchange_in_task(value);
-  }
-  void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+  void fail(const std::exception_ptr& cause) noexcept override { inner_->fail(cause); }
+  void check() override { inner_->check(); }
 
  protected:
   const std::shared_ptr<Communicator> inner_;
 };
-
-inline std::int64_t elements_of(const ConstView& view) { return view.defined() ? view.numel() : 0; }
 
 }  // namespace zero3d::detail

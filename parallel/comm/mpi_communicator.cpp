@@ -10,8 +10,8 @@
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/event_state.h"
 #include "zero3d/parallel/comm/mpi_group.h"
-#include "zero3d/parallel/comm/ticket.h"
 
 namespace zero3d {
 namespace detail {
@@ -26,76 +26,93 @@ class MpiCommunicator final : public Communicator {
   std::string description() const override { return group_->description(); }
 
   void all_gather(Stream& stream, std::span<const GatherSegment> segments) override {
-    launch(stream, "all_gather", accesses(segments),
-           [parts = gather_parts(segments, rank(), size(), description())](MpiGroup& group) {
-             group.all_gather(parts);
-           });
+    collective(stream, gather_call(segments, rank(), size(), description()), accesses(segments),
+               [](MpiGroup& group, const Call& call) { group.all_gather(call.parts); });
   }
 
   void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
                       const ReduceOptions& options) override {
-    launch(stream, "reduce_scatter", accesses(segments),
-           [parts = reduce_parts(segments, rank(), size(), options, description()),
-            options](MpiGroup& group) { group.reduce_scatter(parts, options); });
+    collective(
+        stream, reduce_call(segments, rank(), size(), options, description()), accesses(segments),
+        [](MpiGroup& group, const Call& call) { group.reduce_scatter(call.parts, *call.options); });
   }
 
   void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) override {
-    launch(stream, "all_reduce", {reads(data), writes(data)},
-           [part = all_reduce_part(data, options, description()), options](MpiGroup& group) {
-             group.all_reduce(part, options);
-           });
+    collective(
+        stream, all_reduce_call(data, options, description()), {reads(data), writes(data)},
+        [](MpiGroup& group, const Call& call) { group.all_reduce(call.parts[0], *call.options); });
   }
 
   void broadcast(Stream& stream, const View& data, int root) override {
-    check_root(root, size(), description());
-    launch(stream, "broadcast", {rank() == root ? reads(data) : writes(data)},
-           [data, root](MpiGroup& group) { group.broadcast(data, root); });
+    collective(stream, broadcast_call(data, root, size(), description()),
+               {rank() == root ? reads(data) : writes(data)},
+               [](MpiGroup& group, const Call& call) {
+                 const Part& part = call.parts[0];
+                 group.broadcast(View(part.out, part.in_dtype, Shape{part.piece}), call.root);
+               });
   }
 
   void send(Stream& stream, const ConstView& data, int peer) override {
     check_peer("send", peer, rank(), size(), description());
-    launch(stream, concat("send to rank ", group_->world_rank(peer)), {reads(data)},
+    launch(stream, "send", {reads(data)},
            [data, peer](MpiGroup& group) { group.send(data, peer); });
   }
 
   void recv(Stream& stream, const View& data, int peer) override {
     check_peer("recv", peer, rank(), size(), description());
-    launch(stream, concat("recv from rank ", group_->world_rank(peer)), {writes(data)},
+    launch(stream, "recv", {writes(data)},
            [data, peer](MpiGroup& group) { group.recv(data, peer); });
   }
 
   void barrier(Stream& stream) override {
-    launch(stream, "barrier", {}, [](MpiGroup& group) { group.barrier(); });
+    collective(stream, Call{.operation = "barrier"}, {},
+               [](MpiGroup& group, const Call&) { group.barrier(); });
   }
 
   std::vector<std::string> exchange(const std::string& value) override {
+    compare_hosts("exchange (host)");
     return group_->exchange(value, MpiChannel::host, "exchange");
   }
 
-  std::vector<std::string> exchange_in_task(const std::string& value) override {
-    return group_->exchange(value, MpiChannel::task, "comparison");
-  }
-
   std::unique_ptr<Communicator> split(int color, int key) override {
+    compare_hosts("split (host)");
     return std::make_unique<MpiCommunicator>(group_->split(color, key));
   }
 
-  void abort(const std::string& reason) noexcept override { group_->world().abort(reason); }
+  void fail(const std::exception_ptr& cause) noexcept override { group_->world().fail(cause); }
+  void check() override { group_->world().check(); }
 
  private:
-  void launch(Stream& stream, std::string operation, std::vector<Access> touched,
-              std::function<void(MpiGroup&)> work) {
-    group_->world().check(operation);
-    auto ticket = std::make_shared<Ticket>(
-        operation, stream.name(),
-        [group = group_](const std::string& reason) { group->world().abort(reason); });
-    stream.launch(std::move(operation), touched,
-                  [group = group_, ticket = std::move(ticket), work = std::move(work)] {
-                    ticket->start();
-                    work(*group);
-                  });
+  /// Agreement and progress both take place in the stream's task: MPI needs a thread for them.
+  void collective(Stream& stream, Call call, const std::vector<Access>& touched,
+                  void (*work)(MpiGroup&, const Call&)) {
+    const char* operation = call.operation;
+    const std::int64_t sequence = sequence_++;
+    launch(stream, operation, touched, [call = std::move(call), sequence, work](MpiGroup& group) {
+      if (group.world().compares()) group.compare(describe(call, sequence), MpiChannel::task);
+      work(group, call);
+    });
   }
 
+  void launch(Stream& stream, const char* operation, const std::vector<Access>& touched,
+              std::function<void(MpiGroup&)> work) {
+    group_->world().check();
+    stream.launch(operation, touched, [group = group_, work = std::move(work)] { work(*group); });
+    Event end;
+    stream.record(end);
+    end.state()->then([group = group_](const std::exception_ptr& error) {
+      if (error) group->world().fail(error);
+    });
+  }
+
+  void compare_hosts(const char* operation) {
+    const Call call{.operation = operation};
+    if (group_->world().compares())
+      group_->compare(describe(call, host_sequence_++), MpiChannel::host);
+  }
+
+  std::int64_t sequence_ = 0;
+  std::int64_t host_sequence_ = 0;
   const std::shared_ptr<MpiGroup> group_;
 };
 
@@ -126,24 +143,14 @@ MpiSession::~MpiSession() {
 }
 
 std::unique_ptr<Communicator> make_mpi_world(const MpiCommOptions& options) {
-  auto world = std::make_shared<detail::MpiWorld>(options.timeout, options.log_aborts);
-  std::unique_ptr<Communicator> communicator =
-      std::make_unique<detail::MpiCommunicator>(detail::MpiGroup::of_world(std::move(world)));
-  return options.check ? make_checked(std::move(communicator)) : std::move(communicator);
+  return std::make_unique<detail::MpiCommunicator>(detail::MpiGroup::of_world(
+      std::make_shared<detail::MpiWorld>(options.timeout, options.log_failures, options.check)));
 }
 
 void run_mpi_rank(const std::function<void(Communicator&)>& body, const MpiCommOptions& options) {
   const auto world = make_mpi_world(options);
   set_log_rank(world->rank());
-  try {
-    body(*world);
-  } catch (const CommAborted& error) {
-    world->abort(error.what());
-    throw;
-  } catch (const std::exception& error) {
-    world->abort(error.what());
-    throw;
-  }
+  fail_together(*world, [&] { body(*world); });
 }
 
 }  // namespace zero3d

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "zero3d/parallel/comm/communicator.h"
-#include "zero3d/parallel/comm/decorators.h"
 
 namespace zero3d {
 
@@ -40,18 +39,23 @@ class MpiSession {
 
 struct MpiCommOptions {
   std::chrono::milliseconds timeout{
-      300000};  ///< A rank that waits longer aborts the world and names who is missing.
-  bool check = checks_by_default();  ///< Wrap the communicator with make_checked.
-  bool log_aborts = true;            ///< abort() logs its reason; off where the caller tells of it.
+      300000};  ///< A rank that waits longer fails the world and names who is missing.
+  /// Compares the ranks' operations, as threads always do: one small exchange more for each, on its
+  /// stream.
+  bool check = checks_by_default();
+  bool log_failures = true;  ///< fail() logs its cause; off where the caller tells of it.
+
+  /// True when the environment has ZERO3D_CHECK=1 or the build turned ZERO3D_HAZARD_CHECKS on.
+  static bool checks_by_default();
 };
 
-/// All processes as one world; collective. Each call makes a world with an abort state of its own.
-/// abort() logs the reason, then tells the others, who see it in whatever wait of the world they
-/// are in or enter.
+/// All processes as one world; collective. Each call makes a world with a failure of its own.
+/// fail() logs the cause, then tells the others, who see it in whatever wait of the world they are
+/// in or enter; what two ranks fail of at once is known to neither.
 std::unique_ptr<Communicator> make_mpi_world(const MpiCommOptions& options = {});
 
-/// Runs body as this process's rank of a new world. What it throws is logged first (unless it is an
-/// echo), then the world is aborted and the exception rethrown; let it end the MpiSession.
+/// Runs body as this process's rank of a new world, by fail_together; let what it throws end the
+/// MpiSession.
 void run_mpi_rank(const std::function<void(Communicator&)>& body,
                   const MpiCommOptions& options = {});
 

@@ -66,7 +66,7 @@ std::string MpiGroup::named(const char* operation) const {
 
 void MpiGroup::all_gather(std::span<const Part> parts) {
   const std::string operation = named("all_gather");
-  world_->check(operation);
+  world_->check();
   MpiBatch batch(*world_);
   for (const Part& part : parts) {
     const std::size_t bytes = bytes_of(part.piece, part.in_dtype);
@@ -154,7 +154,7 @@ void MpiGroup::sum(Flight& flight, const ReduceOptions& options, const std::stri
 
 void MpiGroup::reduce(const std::vector<Slice>& slices, const ReduceOptions& options,
                       const std::string& operation) {
-  world_->check(operation);
+  world_->check();
   // While one flight is summed the next one is under way. A rank's own piece may be overwritten by
   // its sum at once: only other pieces are sent.
   std::array<std::unique_ptr<Flight>, 2> flights{std::make_unique<Flight>(*world_),
@@ -186,7 +186,7 @@ void MpiGroup::reduce(const std::vector<Slice>& slices, const ReduceOptions& opt
 
 void MpiGroup::all_reduce(const Part& part, const ReduceOptions& options) {
   const std::string operation = named("all_reduce");
-  world_->check(operation);
+  world_->check();
   const std::size_t bytes = bytes_of(part.piece, part.in_dtype);
   if (bytes <= static_cast<std::size_t>(kSmallAllReduce)) {
     std::vector<std::byte> all(bytes * members_.size());
@@ -220,7 +220,7 @@ void MpiGroup::all_reduce(const Part& part, const ReduceOptions& options) {
 
 void MpiGroup::broadcast(const View& data, int root) {
   const std::string operation = named("broadcast");
-  world_->check(operation);
+  world_->check();
   if (data.bytes() == 0) return barrier();
   MpiBatch batch(*world_);
   if (rank_ != root) {
@@ -234,7 +234,7 @@ void MpiGroup::broadcast(const View& data, int root) {
 }
 
 void MpiGroup::barrier() {
-  world_->check("barrier");
+  world_->check();
   MpiBatch batch(*world_);
   for (int r = 0; r < size(); ++r) {
     if (r == rank_) continue;
@@ -245,7 +245,7 @@ void MpiGroup::barrier() {
 }
 
 void MpiGroup::send(const ConstView& data, int peer) {
-  const Header header{data.defined() ? data.numel() : 0, static_cast<std::int64_t>(data.dtype())};
+  const Header header{elements_of(data), static_cast<std::int64_t>(data.dtype())};
   std::vector<std::byte> head(sizeof header);
   std::memcpy(head.data(), &header, sizeof header);
   std::vector<std::byte> body(data.data(), data.data() + data.bytes());
@@ -255,22 +255,17 @@ void MpiGroup::send(const ConstView& data, int peer) {
 
 void MpiGroup::recv(const View& data, int peer) {
   const std::string operation = concat("recv from rank ", world_rank(peer));
-  world_->check(operation);
+  world_->check();
   Header header;
   {
     MpiBatch batch(*world_);
     batch.receive(&header, sizeof header, world_rank(peer), tag(MpiChannel::message));
     batch.wait(operation);
   }
-  const std::int64_t expected = data.defined() ? data.numel() : 0;
-  const auto sent = static_cast<DType>(header.dtype);
-  if (header.numel != expected || sent != data.dtype()) {
-    const std::string wrong = concat("rank ", world_rank(peer), " sends ", header.numel, " x ",
-                                     name_of(sent), " but rank ", world_rank(rank_), " receives ",
-                                     expected, " x ", name_of(data.dtype()));
-    world_->abort(wrong);
-    throw CommError(world_rank(rank_), "recv", concat("recv: ", wrong));
-  }
+  const Part sent{nullptr, nullptr, header.numel, static_cast<DType>(header.dtype), DType::f32};
+  const Part expected{nullptr, data.data(), elements_of(data), data.dtype(), DType::f32};
+  const std::string wrong = mismatch(world_rank(peer), sent, world_rank(rank_), expected);
+  if (!wrong.empty()) world_->fail("recv", concat("recv: ", wrong));
   if (data.bytes() == 0) return;
   MpiBatch batch(*world_);
   batch.receive(data.data(), data.bytes(), world_rank(peer), tag(MpiChannel::message));
@@ -280,7 +275,7 @@ void MpiGroup::recv(const View& data, int peer) {
 std::vector<std::string> MpiGroup::exchange(const std::string& value, MpiChannel channel,
                                             const char* name) {
   const std::string operation = named(name);
-  world_->check(operation);
+  world_->check();
   std::vector<std::int64_t> sizes(members_.size());
   const auto own = static_cast<std::int64_t>(value.size());
   {
@@ -304,6 +299,11 @@ std::vector<std::string> MpiGroup::exchange(const std::string& value, MpiChannel
   all[index(rank_)] = value;
   batch.wait(operation);
   return all;
+}
+
+void MpiGroup::compare(const std::string& line, MpiChannel channel) {
+  const std::string wrong = mismatch(exchange(line, channel, "comparison"));
+  if (!wrong.empty()) world_->fail("comparison", concat(description_, ": ", wrong));
 }
 
 std::shared_ptr<MpiGroup> MpiGroup::split(int color, int key) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "zero3d/parallel/comm/call.h"
 #include "zero3d/parallel/comm/mpi_world.h"
-#include "zero3d/parallel/comm/segments.h"
 
 namespace zero3d::detail {
 
@@ -36,6 +36,8 @@ class MpiGroup {
   void recv(const View& data, int peer);
   std::vector<std::string> exchange(const std::string& value, MpiChannel channel,
                                     const char* operation);
+  /// Throws unless `line` is the same on every rank.
+  void compare(const std::string& line, MpiChannel channel);
   std::shared_ptr<MpiGroup> split(int color, int key);
 
  private:

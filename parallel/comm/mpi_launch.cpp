@@ -1,6 +1,6 @@
 // What MPI launchers tell a process by its environment; needs no MPI.
 #include <cstdlib>
-#include <string>
+#include <string_view>
 
 #include "zero3d/parallel/comm/mpi_communicator.h"
 
@@ -18,6 +18,15 @@ int number(const char* name) {
 }
 
 }  // namespace
+
+bool MpiCommOptions::checks_by_default() {
+#ifdef ZERO3D_HAZARD_CHECKS
+  return true;
+#else
+  const char* value = std::getenv("ZERO3D_CHECK");
+  return value != nullptr && std::string_view(value) == "1";
+#endif
+}
 
 MpiLaunch mpi_launch() {
   // OpenMPI's mpiexec; then Hydra (MPICH, Intel MPI) and Slurm's PMI.

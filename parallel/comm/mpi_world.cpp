@@ -13,7 +13,7 @@
 namespace zero3d::detail {
 namespace {
 
-constexpr int kAbortTag = 0;
+constexpr int kFailureTag = 0;
 constexpr std::size_t kReasonBytes = 2000;    // small enough that MPI sends it at once
 constexpr std::size_t kLargest = 256u << 20;  // MPI counts bytes in an int
 
@@ -44,8 +44,8 @@ void check_mpi(int code, int rank, const char* call) {
   throw CommError(rank, call, concat(call, " failed on rank ", rank, ": ", text));
 }
 
-MpiWorld::MpiWorld(std::chrono::milliseconds timeout, bool log_aborts)
-    : timeout_(timeout), log_aborts_(log_aborts) {
+MpiWorld::MpiWorld(std::chrono::milliseconds timeout, bool log_failures, bool compares)
+    : timeout_(timeout), log_failures_(log_failures), compares_(compares) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (!initialized) throw_invalid("an MPI world needs an MpiSession to live in; make one first");
@@ -56,8 +56,8 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout, bool log_aborts)
 }
 
 MpiWorld::~MpiWorld() {
-  // An aborted world keeps its MPI communicator: messages may still be under way in it.
-  if (aborted()) return;
+  // A failed world keeps its MPI communicator: messages may still be under way in it.
+  if (failure_.happened()) return;
   const auto deadline = Clock::now() + std::chrono::seconds(10);
   Backoff backoff;
   while (!reap_sent()) {
@@ -67,53 +67,46 @@ MpiWorld::~MpiWorld() {
   MPI_Comm_free(&comm_);
 }
 
-void MpiWorld::set_aborted(int rank, std::string reason) {
-  aborted_rank_ = rank;
-  reason_ = std::move(reason);
-  aborted_.store(true, std::memory_order_release);
-}
-
-void MpiWorld::abort(const std::string& reason) noexcept {
+void MpiWorld::fail(const std::exception_ptr& cause) noexcept {
+  if (!failure_.set(rank_, cause)) return;
   try {
-    {
-      const std::lock_guard lock(mutex_);
-      if (aborted()) return;
-      set_aborted(rank_, reason);
-    }
-    if (log_aborts_) log_error(concat("rank ", rank_, " failed: ", reason));
+    const std::string reason = message_of(cause);
+    if (log_failures_) log_error(concat("rank ", rank_, " failed: ", reason));
     const std::size_t length = std::min(reason.size(), kReasonBytes);
     std::vector<std::byte> text(length);
     std::memcpy(text.data(), reason.data(), length);
     for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) post(text, peer, kAbortTag);
-  } catch (...) {
-    aborted_.store(true, std::memory_order_release);
+      if (peer != rank_) post(text, peer, kFailureTag);
+  } catch (...) {  // out of memory, or of MPI: the others find out by their time limit
   }
 }
 
-void MpiWorld::poll_abort() {
-  const std::lock_guard lock(mutex_);
-  if (aborted()) return;
+void MpiWorld::fail(const std::string& operation, const std::string& message) {
+  const CommError error(rank_, operation, message);
+  fail(std::make_exception_ptr(error));
+  check();
+  throw error;  // not reached: there is a failure
+}
+
+void MpiWorld::poll_failure() {
+  const std::lock_guard lock(poll_mutex_);
   int found = 0;
   MPI_Status status;
-  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, comm_, &found, &status), rank_, "MPI_Iprobe");
+  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kFailureTag, comm_, &found, &status), rank_, "MPI_Iprobe");
   if (!found) return;
   int length = 0;
   MPI_Get_count(&status, MPI_BYTE, &length);
   std::string reason(static_cast<std::size_t>(length), '\0');
-  check_mpi(MPI_Recv(reason.data(), length, MPI_BYTE, status.MPI_SOURCE, kAbortTag, comm_,
+  check_mpi(MPI_Recv(reason.data(), length, MPI_BYTE, status.MPI_SOURCE, kFailureTag, comm_,
                      MPI_STATUS_IGNORE),
             rank_, "MPI_Recv");
-  set_aborted(status.MPI_SOURCE, std::move(reason));
+  failure_.set(status.MPI_SOURCE,
+               std::make_exception_ptr(CommError(status.MPI_SOURCE, "failure", reason)));
 }
 
-void MpiWorld::check(const std::string& operation) {
-  if (!aborted()) poll_abort();
-  if (!aborted()) return;
-  const std::lock_guard lock(mutex_);
-  throw CommAborted(
-      aborted_rank_, operation,
-      concat(operation, ": ended because rank ", aborted_rank_, " failed: ", reason_));
+void MpiWorld::check() {
+  if (!failure_.happened()) poll_failure();
+  failure_.check(rank_);
 }
 
 void MpiWorld::post(std::vector<std::byte> bytes, int peer, int tag) {
@@ -137,7 +130,7 @@ bool MpiWorld::reap_sent() {
 
 void MpiWorld::send_buffered(std::vector<std::byte> head, std::vector<std::byte> body, int peer,
                              int tag) {
-  check("send");
+  check();
   reap_sent();
   post(std::move(head), peer, tag);
   for (std::size_t begin = 0; begin < body.size(); begin += kLargest) {
@@ -212,13 +205,10 @@ void MpiBatch::wait(const std::string& operation) {
   Backoff backoff;
   while (!test()) {
     if (backoff.time_to_look()) {
-      world_.check(operation);
-      if (Clock::now() > deadline) {
-        const std::string late = concat(operation, ": rank ", world_.rank(), " waited ",
-                                        world_.timeout().count(), " ms for ", unfinished_peers());
-        world_.abort(late);
-        throw CommError(world_.rank(), operation, late);
-      }
+      world_.check();
+      if (Clock::now() > deadline)
+        world_.fail(operation, concat(operation, ": rank ", world_.rank(), " waited ",
+                                      world_.timeout().count(), " ms for ", unfinished_peers()));
     }
     backoff.pause();
   }

@@ -1,4 +1,4 @@
-// Messages over MPI that an abort and a timeout can end: what all groups split from one MPI world
+// Messages over MPI that a failure and a timeout can end: what all groups split from one MPI world
 // share. Groups are told apart by tags, so that making one needs no blocking call of MPI. Internal
 // to the MPI communicator.
 #pragma once
@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "zero3d/parallel/comm/first_failure.h"
+
 namespace zero3d::detail {
 
 /// Throws CommError with MPI's text unless `code` is MPI_SUCCESS.
@@ -22,8 +24,9 @@ void check_mpi(int code, int rank, const char* call);
 
 class MpiWorld {
  public:
-  /// Collective over all processes.
-  MpiWorld(std::chrono::milliseconds timeout, bool log_aborts);
+  /// Collective over all processes. With `compares`, ranks tell each other what they are about to
+  /// do before each operation.
+  MpiWorld(std::chrono::milliseconds timeout, bool log_failures, bool compares);
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -32,13 +35,15 @@ class MpiWorld {
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  bool compares() const { return compares_; }
 
-  /// The first call in the world wins; logs the reason if asked to, then sends it to all other
-  /// processes.
-  void abort(const std::string& reason) noexcept;
-  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
-  /// Looks for another process's abort; throws CommAborted once there is one.
-  void check(const std::string& operation);
+  /// The first call wins on this process; logs the cause if asked to, then sends its words to all
+  /// others.
+  void fail(const std::exception_ptr& cause) noexcept;
+  /// Fails the world by CommError, and throws its first failure.
+  [[noreturn]] void fail(const std::string& operation, const std::string& message);
+  /// Looks for another process's failure; throws the first there was.
+  void check();
 
   /// Sends a copy of `head` followed by a copy of `body` (when not empty) without waiting for the
   /// receiver.
@@ -53,8 +58,7 @@ class MpiWorld {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  void poll_abort();
-  void set_aborted(int rank, std::string reason);
+  void poll_failure();
   void post(std::vector<std::byte> bytes, int peer, int tag);
   bool reap_sent();
 
@@ -62,12 +66,11 @@ class MpiWorld {
   int rank_ = 0;
   int size_ = 1;
   const std::chrono::milliseconds timeout_;
-  const bool log_aborts_;
-  std::atomic<bool> aborted_{false};
+  const bool log_failures_;
+  const bool compares_;
+  FirstFailure failure_;
   std::atomic<int> next_group_{1};
-  std::mutex mutex_;  ///< Guards the abort's text and its reception.
-  int aborted_rank_ = -1;
-  std::string reason_;
+  std::mutex poll_mutex_;
   std::mutex sent_mutex_;
   std::list<Pending> sent_;  ///< Messages that MPI may still read from.
 };
@@ -83,8 +86,8 @@ class MpiBatch {
   /// `peer` is a world rank. Large messages are cut the same way on both sides.
   void receive(void* data, std::size_t bytes, int peer, int tag);
   void send(const void* data, std::size_t bytes, int peer, int tag);
-  /// Throws CommAborted, or past the timeout aborts the world and throws CommError naming the peers
-  /// of what is unfinished.
+  /// Throws the world's failure; past the timeout fails the world, naming the peers of what is
+  /// unfinished.
   void wait(const std::string& operation);
 
  private:

@@ -1,25 +1,28 @@
-// One rank's face of a ThreadGroup: each operation is one launch whose task meets the others'.
+// One rank's face of a ThreadGroup: each operation is agreed on when it is enqueued, and moves data
+// on the stream between the points that the group's streams pass together.
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
+#include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/device/parallel.h"
-#include "zero3d/parallel/comm/decorators.h"
 #include "zero3d/parallel/comm/reduce_sum.h"
 #include "zero3d/parallel/comm/thread_group.h"
-#include "zero3d/parallel/comm/ticket.h"
 
 namespace zero3d {
 namespace detail {
 namespace {
 
 constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes; an L2's worth
-/// An all_reduce up to this many bytes is summed whole by every rank: one meeting less beats
-/// sharing the work.
+/// An all_reduce up to this many bytes is copied to where all can read it and summed whole by every
+/// rank: two meetings less beat sharing the work.
 constexpr std::int64_t kSmallAllReduce = 16384;
+
+using MeetingPtr = std::shared_ptr<Meeting>;
 
 void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes == 0 || to == from) return;
@@ -31,173 +34,244 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
 }
 
 std::int64_t element_bytes(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+std::int64_t bytes_of(const Part& part) { return part.piece * element_bytes(part.in_dtype); }
+
+const Call& call_of(const Meeting& meeting, int rank) {
+  return meeting.members[static_cast<std::size_t>(rank)].call;
+}
+int size_of(const Meeting& meeting) { return static_cast<int>(meeting.members.size()); }
 
 /// out[0, count) = the sum of all ranks' part `part` at elements [begin, begin + count).
-void sum_ranks(const ThreadGroup& group, std::size_t part, std::int64_t begin, std::int64_t count,
-               std::byte* out, DType out_dtype, const ReduceOptions& options) {
-  const DType in_dtype = group.call(0).parts[part].in_dtype;
+void sum_ranks(const Meeting& meeting, std::size_t part, std::int64_t begin, std::int64_t count,
+               std::byte* out) {
+  const Part& first = call_of(meeting, 0).parts[part];
   std::vector<const void*> inputs;
-  for (int r = 0; r < group.size(); ++r)
-    inputs.push_back(group.call(r).parts[part].in + begin * element_bytes(in_dtype));
-  reduce_sum(inputs, in_dtype, out, out_dtype, count, options);
+  for (const Meeting::Member& member : meeting.members)
+    inputs.push_back(member.call.parts[part].in + begin * element_bytes(first.in_dtype));
+  reduce_sum(inputs, first.in_dtype, out, first.out_dtype, count, *call_of(meeting, 0).options);
 }
 
-void gather_work(const ThreadGroup& group, int rank) {
-  const Call& own = group.call(rank);
-  for (std::size_t i = 0; i < own.parts.size(); ++i) {
-    const std::int64_t bytes = own.parts[i].piece * element_bytes(own.parts[i].in_dtype);
-    for (int r = 0; r < group.size(); ++r)
-      copy_bytes(own.parts[i].out + r * bytes, group.call(r).parts[i].in, bytes);
+void gather_work(const Meeting& meeting, int rank) {
+  const std::vector<Part>& parts = call_of(meeting, rank).parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::int64_t bytes = bytes_of(parts[i]);
+    for (int r = 0; r < size_of(meeting); ++r)
+      copy_bytes(parts[i].out + r * bytes, call_of(meeting, r).parts[i].in, bytes);
   }
 }
 
-void reduce_work(const ThreadGroup& group, int rank, const ReduceOptions& options) {
-  const Call& own = group.call(rank);
-  for (std::size_t i = 0; i < own.parts.size(); ++i) {
-    const Part& part = own.parts[i];
-    if (part.piece > 0)
-      sum_ranks(group, i, rank * part.piece, part.piece, part.out, part.out_dtype, options);
-  }
+void reduce_work(const Meeting& meeting, int rank) {
+  const std::vector<Part>& parts = call_of(meeting, rank).parts;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (parts[i].piece > 0)
+      sum_ranks(meeting, i, rank * parts[i].piece, parts[i].piece, parts[i].out);
 }
 
-void all_reduce_work(ThreadGroup& group, int rank, const ReduceOptions& options) {
-  const Part& part = group.call(rank).parts[0];
+/// The input of a small all_reduce, where it stays while the peers' outputs are written.
+void stage_work(Meeting& meeting, int rank) {
+  Meeting::Member& member = meeting.members[static_cast<std::size_t>(rank)];
+  const Part& part = member.call.parts[0];
+  member.staged.assign(part.in, part.in + bytes_of(part));
+}
+
+void sum_staged_work(const Meeting& meeting, int rank) {
+  const Call& own = call_of(meeting, rank);
+  const Part& part = own.parts[0];
+  std::vector<const void*> inputs;
+  for (const Meeting::Member& member : meeting.members) inputs.push_back(member.staged.data());
+  reduce_sum(inputs, part.in_dtype, part.out, part.out_dtype, part.piece, *own.options);
+}
+
+void sum_own_piece_work(const Meeting& meeting, int rank) {
+  const Part& part = call_of(meeting, rank).parts[0];
+  const Range own = all_reduce_piece(part.piece, rank, size_of(meeting));
+  sum_ranks(meeting, 0, own.begin, own.end - own.begin,
+            part.out + own.begin * element_bytes(part.out_dtype));
+}
+
+void gather_pieces_work(const Meeting& meeting, int rank) {
+  const Part& part = call_of(meeting, rank).parts[0];
   const std::int64_t element = element_bytes(part.in_dtype);
-  if (part.piece * element <= kSmallAllReduce) {
-    std::byte sums[kSmallAllReduce];
-    sum_ranks(group, 0, 0, part.piece, sums, part.out_dtype, options);
-    group.meet(rank);
-    if (part.piece > 0) std::memcpy(part.out, sums, static_cast<std::size_t>(part.piece * element));
-    return;
-  }
-  const Range own = all_reduce_piece(part.piece, rank, group.size());
-  sum_ranks(group, 0, own.begin, own.end - own.begin, part.out + own.begin * element,
-            part.out_dtype, options);
-  group.meet(rank);
-  for (int r = 0; r < group.size(); ++r) {
-    const Range piece = all_reduce_piece(part.piece, r, group.size());
-    copy_bytes(part.out + piece.begin * element, group.call(r).parts[0].in + piece.begin * element,
+  for (int r = 0; r < size_of(meeting); ++r) {
+    const Range piece = all_reduce_piece(part.piece, r, size_of(meeting));
+    copy_bytes(part.out + piece.begin * element,
+               call_of(meeting, r).parts[0].in + piece.begin * element,
                (piece.end - piece.begin) * element);
   }
 }
 
+/// One rank's way through a meeting on its stream: steps of work between points. Also when a launch
+/// is refused it comes to every point, since the peers wait for it there.
+class Passage {
+ public:
+  Passage(const std::shared_ptr<ThreadGroup>& group, int rank, Stream& stream, Call call,
+          int points)
+      : group_(group), rank_(rank), stream_(stream), points_(group->size() > 1 ? points : 0) {
+    meeting_ = group_->post(rank_, std::move(call), points_);
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+  ~Passage() {
+    while (point_ < points_) pass();
+  }
+
+  /// What follows on the stream comes after what all ranks did before.
+  void pass() {
+    if (point_ == points_) return;
+    Event here;
+    stream_.record(here);
+    here.state()->then([group = group_, meeting = meeting_, point = point_,
+                        rank = rank_](const std::exception_ptr& error) {
+      group->arrive(*meeting, point, rank, error);
+    });
+    stream_.wait(meeting_->points[static_cast<std::size_t>(point_++)].passed);
+  }
+
+  template <typename Step>
+  void work(const char* what, std::span<const Access> touched, Step step) {
+    stream_.launch(what, touched,
+                   [meeting = meeting_, rank = rank_, step] { step(*meeting, rank); });
+  }
+
+ private:
+  const std::shared_ptr<ThreadGroup>& group_;
+  const int rank_;
+  Stream& stream_;
+  const int points_;
+  int point_ = 0;
+  MeetingPtr meeting_;
+};
+
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadGroup> group, int rank)
-      : group_(group.get()),
-        rank_(rank),
-        membership_(std::make_shared<Membership>(std::move(group), rank)) {}
+      : group_(std::move(group)), rank_(rank), exceptions_(std::uncaught_exceptions()) {}
+  /// Tells the peers that the rank has left, unless an exception is what ends it: then its cause is
+  /// worth more.
+  ~ThreadCommunicator() override {
+    if (std::uncaught_exceptions() <= exceptions_) group_->leave(rank_);
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   std::string description() const override { return group_->description(); }
 
   void all_gather(Stream& stream, std::span<const GatherSegment> segments) override {
-    collective(stream, "all_gather", -1, gather_parts(segments, rank_, size(), description()),
-               accesses(segments), [](ThreadGroup& group, int rank) { gather_work(group, rank); });
+    Passage passage(group_, rank_, stream, gather_call(segments, rank_, size(), name()), 2);
+    passage.pass();
+    passage.work("all_gather", accesses(segments), gather_work);
   }
 
   void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
                       const ReduceOptions& options) override {
-    collective(stream, "reduce_scatter", -1,
-               reduce_parts(segments, rank_, size(), options, description()), accesses(segments),
-               [options](ThreadGroup& group, int rank) { reduce_work(group, rank, options); });
+    Passage passage(group_, rank_, stream, reduce_call(segments, rank_, size(), options, name()),
+                    2);
+    passage.pass();
+    passage.work("reduce_scatter", accesses(segments), reduce_work);
   }
 
   void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) override {
-    collective(stream, "all_reduce", -1, {all_reduce_part(data, options, description())},
-               {reads(data), writes(data)},
-               [options](ThreadGroup& group, int rank) { all_reduce_work(group, rank, options); });
+    Call call = all_reduce_call(data, options, name());
+    const Access touched[] = {reads(data), writes(data)};
+    const std::span<const Access> all(touched);
+    const bool small = size() > 1 && bytes_of(call.parts[0]) <= kSmallAllReduce;
+    Passage passage(group_, rank_, stream, std::move(call), small ? 1 : 3);
+    if (small) {
+      passage.work("all_reduce", all.first(1), stage_work);
+      passage.pass();
+      passage.work("all_reduce", all.last(1), sum_staged_work);
+    } else {
+      passage.pass();
+      passage.work("all_reduce", all, sum_own_piece_work);
+      passage.pass();
+      if (size() > 1) passage.work("all_reduce", all, gather_pieces_work);
+    }
   }
 
   void broadcast(Stream& stream, const View& data, int root) override {
-    check_root(root, size(), description());
-    const Part part{data.data(), data.data(), data.defined() ? data.numel() : 0, data.dtype(),
-                    data.dtype()};
-    collective(stream, "broadcast", root, {part}, {rank_ == root ? reads(data) : writes(data)},
-               [root](ThreadGroup& group, int rank) {
-                 const Part& own = group.call(rank).parts[0];
-                 copy_bytes(own.out, group.call(root).parts[0].in,
-                            own.piece * element_bytes(own.in_dtype));
-               });
+    Passage passage(group_, rank_, stream, broadcast_call(data, root, size(), name()), 2);
+    passage.pass();
+    const Access touched = rank_ == root ? reads(data) : writes(data);
+    passage.work("broadcast", {&touched, 1}, [](Meeting& meeting, int rank) {
+      const Call& own = call_of(meeting, rank);
+      copy_bytes(own.parts[0].out, call_of(meeting, own.root).parts[0].in, bytes_of(own.parts[0]));
+    });
   }
 
   void barrier(Stream& stream) override {
-    collective(stream, "barrier", -1, {}, {}, [](ThreadGroup&, int) {});
+    Passage(group_, rank_, stream, Call{.operation = "barrier"}, 1);
   }
 
   void send(Stream& stream, const ConstView& data, int peer) override {
-    check_peer("send", peer, rank_, size(), description());
-    launch(stream, concat("send to rank ", group_->world_rank(peer)), {reads(data)},
-           [data, peer](ThreadGroup& group, int rank) { group.mailbox(rank, peer).put(data); });
+    check_peer("send", peer, rank_, size(), name());
+    const Part part{data.data(), nullptr, elements_of(data), data.dtype(), data.dtype()};
+    const auto message = group_->post_message(rank_, peer, true, part);
+    const Access touched = reads(data);
+    stream.launch("send", {&touched, 1}, [group = group_, message, part, rank = rank_, peer] {
+      copy_bytes(group->place(*message, rank, peer), part.in, bytes_of(part));
+    });
+    Event end;
+    stream.record(end);
+    end.state()->then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
+      group->sent(*message, rank, error);
+    });
   }
 
   void recv(Stream& stream, const View& data, int peer) override {
-    check_peer("recv", peer, rank_, size(), description());
-    launch(stream, concat("recv from rank ", group_->world_rank(peer)), {writes(data)},
-           [data, peer](ThreadGroup& group, int rank) { group.mailbox(peer, rank).take(data); });
+    check_peer("recv", peer, rank_, size(), name());
+    const Part part{nullptr, data.data(), elements_of(data), data.dtype(), data.dtype()};
+    const auto message = group_->post_message(peer, rank_, false, part);
+    Event here;
+    stream.record(here);
+    here.state()->then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
+      group->wanted(*message, rank, error);
+    });
+    stream.wait(message->arrival.passed);
+    const Access touched = writes(data);
+    stream.launch("recv", {&touched, 1}, [group = group_, message, part, rank = rank_, peer] {
+      if (message->direct) return;
+      copy_bytes(part.out, message->bytes.data(), bytes_of(part));
+      group->taken(*message, peer, rank);
+    });
   }
 
   std::vector<std::string> exchange(const std::string& value) override {
-    return group_->host_exchange().run(rank_, value, concat("exchange on ", description()));
-  }
-
-  std::vector<std::string> exchange_in_task(const std::string& value) override {
-    return group_->task_exchange().run(rank_, value, concat("comparison on ", description()));
+    return group_->exchange(rank_, Call{.operation = "exchange (host)", .value = value});
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    const std::vector<std::string> all = group_->host_exchange().run(
-        rank_, split_value(color, key), concat("split of ", description()));
+    const std::vector<std::string> all = group_->exchange(
+        rank_, Call{.operation = "split (host)", .value = split_value(color, key)});
     const SplitResult result = split_members(all, rank_);
     return std::make_unique<ThreadCommunicator>(group_->child(splits_++, result.members),
                                                 result.rank);
   }
 
-  void abort(const std::string& reason) noexcept override {
-    group_->world().abort(group_->world_rank(rank_), reason);
-  }
+  void fail(const std::exception_ptr& cause) noexcept override { group_->fail(rank_, cause); }
+  void check() override { group_->check(rank_); }
 
  private:
-  void launch(Stream& stream, std::string operation, std::vector<Access> touched,
-              std::function<void(ThreadGroup&, int)> work) {
-    group_->world().check(operation);
-    // The task shares the membership: it may outlive the communicator.
-    auto ticket = std::make_shared<Ticket>(
-        operation, stream.name(), [member = membership_](const std::string& reason) {
-          member->group().world().abort(member->group().world_rank(member->rank()), reason);
-        });
-    stream.launch(std::move(operation), touched,
-                  [member = membership_, ticket = std::move(ticket), work = std::move(work)] {
-                    ticket->start();
-                    work(member->group(), member->rank());
-                  });
-  }
+  const std::string& name() const { return group_->description(); }
 
-  void collective(Stream& stream, const char* operation, int root, std::vector<Part> parts,
-                  std::vector<Access> touched, std::function<void(ThreadGroup&, int)> work) {
-    launch(stream, operation, std::move(touched),
-           [operation, root, parts = std::move(parts), work = std::move(work)](ThreadGroup& group,
-                                                                               int rank) {
-             group.run(rank, Call{operation, root, parts}, [&] { work(group, rank); });
-           });
-  }
-
-  ThreadGroup* const group_;  ///< Kept by membership_.
+  const std::shared_ptr<ThreadGroup> group_;
   const int rank_;
-  const std::shared_ptr<Membership> membership_;
+  const int exceptions_;
   std::int64_t splits_ = 0;
 };
 
-std::vector<std::unique_ptr<Communicator>> make_plain(int size, std::chrono::milliseconds timeout) {
-  if (size < 1) throw_invalid(concat("a world needs at least one rank, found size ", size));
+std::vector<std::unique_ptr<Communicator>> make_communicators(
+    const std::shared_ptr<CommWorld>& world, int size) {
   std::vector<int> members(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) members[static_cast<std::size_t>(i)] = i;
-  const auto group =
-      std::make_shared<ThreadGroup>(std::make_shared<CommWorld>(timeout), std::move(members));
+  const auto group = std::make_shared<ThreadGroup>(world, std::move(members));
   std::vector<std::unique_ptr<Communicator>> all;
   for (int i = 0; i < size; ++i) all.push_back(std::make_unique<ThreadCommunicator>(group, i));
   return all;
+}
+
+std::shared_ptr<CommWorld> make_world(int size, const ThreadCommOptions& options) {
+  if (size < 1) throw_invalid(concat("a world needs at least one rank, found size ", size));
+  return std::make_shared<CommWorld>(size, options.timeout);
 }
 
 }  // namespace
@@ -205,14 +279,34 @@ std::vector<std::unique_ptr<Communicator>> make_plain(int size, std::chrono::mil
 
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(
     int size, const ThreadCommOptions& options) {
-  auto all = detail::make_plain(size, options.timeout);
-  if (options.check)
-    for (auto& communicator : all) communicator = make_checked(std::move(communicator));
-  return all;
+  return detail::make_communicators(detail::make_world(size, options), size);
 }
 
 std::unique_ptr<Communicator> make_self_communicator() {
   return std::move(make_thread_communicators(1).front());
+}
+
+void run_ranks(int size, const std::function<void(Communicator&)>& body,
+               const ThreadCommOptions& options) {
+  const auto world = detail::make_world(size, options);
+  auto communicators = detail::make_communicators(world, size);
+  std::vector<std::thread> threads;
+  const auto run = [&body](std::unique_ptr<Communicator> communicator) {
+    set_log_rank(communicator->rank());
+    try {
+      body(*communicator);
+    } catch (...) {
+      communicator->fail(std::current_exception());
+    }
+    // The communicator ends here: who still waits for this rank waits in vain, and is told so.
+  };
+  try {
+    for (auto& communicator : communicators) threads.emplace_back(run, std::move(communicator));
+  } catch (...) {  // the system refused a thread: end those that run
+    world->fail(static_cast<int>(threads.size()), std::current_exception());
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (world->failure().happened()) std::rethrow_exception(world->failure().cause());
 }
 
 }  // namespace zero3d

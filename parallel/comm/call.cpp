@@ -1,4 +1,4 @@
-#include "zero3d/parallel/comm/segments.h"
+#include "zero3d/parallel/comm/call.h"
 
 #include <algorithm>
 #include <sstream>
@@ -32,59 +32,75 @@ bool overlap_allowed(const ConstView& outer, const ConstView& inner, int rank) {
 void check_segment(const char* operation, std::size_t index, const ConstView& full,
                    const ConstView& shard, int rank, int size, const std::string& group) {
   const auto where = [&] { return concat(operation, " on ", group, ", segment ", index, ": "); };
-  const std::int64_t expected = shard.defined() ? shard.numel() * size : 0;
-  const std::int64_t found = full.defined() ? full.numel() : 0;
+  const std::int64_t expected = elements_of(shard) * size;
+  const std::int64_t found = elements_of(full);
   if (found != expected)
-    throw_invalid(concat(where(), "`full` must hold ", size, " pieces of ",
-                         shard.defined() ? shard.numel() : 0, " elements, found ", found));
+    throw_invalid(concat(where(), "`full` must hold ", size, " pieces of ", elements_of(shard),
+                         " elements, found ", found));
   if (!overlap_allowed(full, shard, rank))
     throw_invalid(
         concat(where(), "`shard` overlaps `full` but is not rank ", rank, "'s own piece of it"));
 }
 
+/// Lines of operations on many segments are long: what is shown starts shortly before the
+/// difference.
+std::string excerpt(const std::string& line, std::size_t difference) {
+  constexpr std::size_t kBefore = 60;
+  constexpr std::size_t kShown = 160;
+  const std::size_t begin = difference > kBefore && line.size() > kShown ? difference - kBefore : 0;
+  std::string text = begin > 0 ? line.substr(0, line.find(' ', line.find(' ') + 1)) + " ..." : "";
+  text += line.substr(begin, kShown);
+  return begin + kShown < line.size() ? text + "..." : text;
+}
+
 }  // namespace
 
-std::vector<Part> gather_parts(std::span<const GatherSegment> segments, int rank, int size,
-                               const std::string& group) {
-  std::vector<Part> parts;
-  parts.reserve(segments.size());
+Call gather_call(std::span<const GatherSegment> segments, int rank, int size,
+                 const std::string& group) {
+  Call call{.operation = "all_gather"};
+  call.parts.reserve(segments.size());
   for (const GatherSegment& s : segments) {
-    check_segment("all_gather", parts.size(), s.full, s.shard, rank, size, group);
+    check_segment("all_gather", call.parts.size(), s.full, s.shard, rank, size, group);
     if (s.full.dtype() != s.shard.dtype())
-      throw_invalid(concat("all_gather on ", group, ", segment ", parts.size(), ": `shard` is ",
-                           name_of(s.shard.dtype()), " and `full` is ", name_of(s.full.dtype()),
-                           "; they must agree"));
-    parts.push_back({s.shard.data(), s.full.data(), s.shard.defined() ? s.shard.numel() : 0,
-                     s.shard.dtype(), s.full.dtype()});
+      throw_invalid(concat("all_gather on ", group, ", segment ", call.parts.size(),
+                           ": `shard` is ", name_of(s.shard.dtype()), " and `full` is ",
+                           name_of(s.full.dtype()), "; they must agree"));
+    call.parts.push_back(
+        {s.shard.data(), s.full.data(), elements_of(s.shard), s.shard.dtype(), s.full.dtype()});
   }
-  return parts;
+  return call;
 }
 
-std::vector<Part> reduce_parts(std::span<const ReduceSegment> segments, int rank, int size,
-                               const ReduceOptions& options, const std::string& group) {
+Call reduce_call(std::span<const ReduceSegment> segments, int rank, int size,
+                 const ReduceOptions& options, const std::string& group) {
   check_wire("reduce_scatter", options, group);
-  std::vector<Part> parts;
-  parts.reserve(segments.size());
+  Call call{.operation = "reduce_scatter", .options = options};
+  call.parts.reserve(segments.size());
   for (const ReduceSegment& s : segments) {
-    check_segment("reduce_scatter", parts.size(), s.full, s.shard, rank, size, group);
+    check_segment("reduce_scatter", call.parts.size(), s.full, s.shard, rank, size, group);
     check_reducible("reduce_scatter", s.full.dtype(), group);
     check_reducible("reduce_scatter", s.shard.dtype(), group);
-    parts.push_back({s.full.data(), s.shard.data(), s.shard.defined() ? s.shard.numel() : 0,
-                     s.full.dtype(), s.shard.dtype()});
+    call.parts.push_back(
+        {s.full.data(), s.shard.data(), elements_of(s.shard), s.full.dtype(), s.shard.dtype()});
   }
-  return parts;
+  return call;
 }
 
-Part all_reduce_part(const View& data, const ReduceOptions& options, const std::string& group) {
+Call all_reduce_call(const View& data, const ReduceOptions& options, const std::string& group) {
   check_wire("all_reduce", options, group);
   check_reducible("all_reduce", data.dtype(), group);
-  return {data.data(), data.data(), data.defined() ? data.numel() : 0, data.dtype(), data.dtype()};
+  return {.operation = "all_reduce",
+          .parts = {{data.data(), data.data(), elements_of(data), data.dtype(), data.dtype()}},
+          .options = options};
 }
 
-void check_root(int root, int size, const std::string& group) {
+Call broadcast_call(const View& data, int root, int size, const std::string& group) {
   if (root < 0 || root >= size)
     throw_invalid(
         concat("broadcast on ", group, ": root must be in [0, ", size, "), found ", root));
+  return {.operation = "broadcast",
+          .parts = {{data.data(), data.data(), elements_of(data), data.dtype(), data.dtype()}},
+          .root = root};
 }
 
 void check_peer(const char* operation, int peer, int rank, int size, const std::string& group) {
@@ -111,6 +127,52 @@ std::vector<Access> accesses(std::span<const ReduceSegment> segments) {
     list.push_back(writes(s.shard));
   }
   return list;
+}
+
+std::string describe(const Call& call, std::int64_t sequence) {
+  std::string text = concat("#", sequence, " ", call.operation);
+  for (const Part& part : call.parts) {
+    text += concat(&part == call.parts.data() ? " of " : ", ", part.piece, " x ",
+                   name_of(part.in_dtype));
+    if (part.out_dtype != part.in_dtype) text += concat(" to ", name_of(part.out_dtype));
+  }
+  if (call.root >= 0) text += concat(" from root ", call.root);
+  if (call.options)
+    text += concat(" scale_in ", call.options->scale_in, " scale_out ", call.options->scale_out,
+                   " wire ", call.options->wire ? name_of(*call.options->wire) : "none");
+  return text;
+}
+
+bool agree(const Call& a, const Call& b) {
+  const auto same_part = [](const Part& x, const Part& y) {
+    return x.piece == y.piece && x.in_dtype == y.in_dtype && x.out_dtype == y.out_dtype;
+  };
+  const auto same_options = [](const ReduceOptions& x, const ReduceOptions& y) {
+    return x.scale_in == y.scale_in && x.scale_out == y.scale_out && x.wire == y.wire;
+  };
+  return std::string_view(a.operation) == b.operation && a.root == b.root &&
+         std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(), same_part) &&
+         a.options.has_value() == b.options.has_value() &&
+         (!a.options || same_options(*a.options, *b.options));
+}
+
+std::string mismatch(std::span<const std::string> lines) {
+  for (std::size_t r = 1; r < lines.size(); ++r) {
+    const std::string& a = lines[0];
+    const std::string& b = lines[r];
+    if (a == b) continue;
+    const auto difference = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+    const auto at = static_cast<std::size_t>(difference);
+    return concat("ranks call different operations: group rank 0: ", excerpt(a, at),
+                  "; group rank ", r, ": ", excerpt(b, at));
+  }
+  return {};
+}
+
+std::string mismatch(int source, const Part& sent, int target, const Part& expected) {
+  if (sent.piece == expected.piece && sent.in_dtype == expected.in_dtype) return {};
+  return concat("rank ", source, " sends ", sent.piece, " x ", name_of(sent.in_dtype), " but rank ",
+                target, " receives ", expected.piece, " x ", name_of(expected.in_dtype));
 }
 
 Range all_reduce_piece(std::int64_t numel, int rank, int size) {
