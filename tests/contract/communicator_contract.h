@@ -1,6 +1,6 @@
 // What every communicator promises, as one suite. A subject runs a body once per rank of a fresh
 // world, on a CPU device and stream of that rank; subjects whose ranks are processes run it once in
-// each.
+// each. Whoever instantiates it includes communicator_order.h and communicator_failure.h too.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,13 +8,10 @@
 #include <chrono>
 #include <functional>
 #include <limits>
-#include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "zero3d/core/text.h"
-#include "zero3d/core/trace.h"
 #include "zero3d/device/device.h"
 #include "zero3d/parallel/comm/communicator.h"
 #include "zero3d/tests/contract/communicator_data.h"
@@ -34,6 +31,7 @@ struct CommSubject {
   int size = 1;
   bool compares_ranks = false;  ///< Finds operations that differ between ranks.
   std::function<void(const std::function<void(Communicator&)>&)> run_world;
+  int rounds_ahead = 200;  ///< Of operations that a host enqueues before any of them may run.
 };
 inline void PrintTo(const CommSubject& subject, std::ostream* out) { *out << subject.name; }
 
@@ -209,66 +207,6 @@ TEST_P(CommunicatorContract, BroadcastsFromAnyRoot) {
   });
 }
 
-TEST_P(CommunicatorContract, MessagesArriveInOrderOnARing) {
-  if (size() == 1) GTEST_SKIP() << "no peer";
-  run([&](Rank& r) {
-    const int next = (r.comm.rank() + 1) % size();
-    const int before = (r.comm.rank() + size() - 1) % size();
-    const std::vector<std::int64_t> sizes{1, 0, 17, 70001, 3};
-    std::vector<Data> out, in;
-    for (const std::int64_t n : sizes) {
-      out.emplace_back(r.device, DType::f32, n).fill([&](std::int64_t i) {
-        return value_of(r.comm.rank(), i + n);
-      });
-      in.emplace_back(r.device, DType::f32, n);
-    }
-    // All sends first, on one stream: no order of the peers' calls may deadlock.
-    for (const Data& data : out) r.comm.send(r.stream, data.view(), next);
-    for (const Data& data : in) r.comm.recv(r.stream, data.view(), before);
-    r.stream.synchronize();
-    for (std::size_t m = 0; m < sizes.size(); ++m)
-      for (std::int64_t i = 0; i < sizes[m]; ++i)
-        ASSERT_EQ(in[m].bits(i), bits_of(DType::f32, value_of(before, i + sizes[m])));
-  });
-}
-
-TEST_P(CommunicatorContract, CrossedMessagesOnTwoStreams) {
-  if (size() == 1) GTEST_SKIP() << "no peer";
-  run([&](Rank& r) {
-    const auto other = r.device.create_stream("receive");
-    const int next = (r.comm.rank() + 1) % size();
-    const int before = (r.comm.rank() + size() - 1) % size();
-    Data out(r.device, DType::f32, 20011), in(r.device, DType::f32, 20011);
-    for (int round = 0; round < 20; ++round) {
-      out.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i + round); });
-      r.comm.send(r.stream, out.view(), next);
-      r.comm.recv(*other, in.view(), before);
-      r.stream.synchronize();
-      other->synchronize();
-      for (std::int64_t i = 0; i < in.numel(); i += 997)
-        ASSERT_EQ(in.bits(i), bits_of(DType::f32, value_of(before, i + round)));
-    }
-  });
-}
-
-TEST_P(CommunicatorContract, ExchangesStringsBesideAStreamInFlight) {
-  run([&](Rank& r) {
-    Data data(r.device, DType::f32, 3001);
-    data.fill([&](std::int64_t i) { return value_of(r.comm.rank(), i); });
-    for (int round = 0; round < 30; ++round) {
-      r.comm.barrier(r.stream);
-      const std::string own(static_cast<std::size_t>(r.comm.rank() * 1000 + round), 'x');
-      const auto all = r.comm.exchange(own);
-      for (int from = 0; from < size(); ++from)
-        ASSERT_EQ(all[static_cast<std::size_t>(from)].size(),
-                  static_cast<std::size_t>(from * 1000 + round));
-    }
-    r.comm.all_reduce(r.stream, data.view(), {});
-    r.stream.synchronize();
-    EXPECT_EQ(data.bits(3000), reduced_bits(size(), 3000, DType::f32, DType::f32, {}));
-  });
-}
-
 TEST_P(CommunicatorContract, SplitsByColorAndKey) {
   run([&](Rank& r) {
     // Even and odd ranks, in reversed order; then each of them alone; and everyone again.
@@ -320,196 +258,6 @@ TEST_P(CommunicatorContract, RefusesWrongArgumentsAtTheCall) {
     refused([&] { r.comm.send(r.stream, shard.view(), r.comm.rank()); });
     refused([&] { r.comm.recv(r.stream, shard.view(), -1); });
   });
-}
-
-inline std::exception_ptr disk_on_fire() {
-  return std::make_exception_ptr(std::runtime_error(concat("disk on fire at ", now_ns())));
-}
-
-/// Nanoseconds since the "disk on fire at <steady time>" that a failure's message carries; the
-/// clock is one for all processes of a machine.
-inline std::int64_t age_of_failure(const std::string& message) {
-  static const std::string kMark = "disk on fire at ";
-  const std::size_t at = message.find(kMark);
-  return at == std::string::npos ? std::numeric_limits<std::int64_t>::max()
-                                 : now_ns() - std::stoll(message.substr(at + kMark.size()));
-}
-
-/// What `call` throws, which must be the failure of rank `failing`: as it was on that rank, as
-/// CommAborted elsewhere.
-inline std::string failure_of(Rank& r, int failing, const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "an operation of a failed world succeeded";
-  } catch (const CommAborted& error) {
-    EXPECT_NE(r.comm.rank(), failing) << error.what();
-    EXPECT_EQ(error.rank(), failing) << error.what();
-    const std::string text = error.what(), head = concat("rank ", failing, " failed: ");
-    EXPECT_EQ(text.substr(0, head.size()), head);
-    return text.substr(std::min(text.size(), head.size()));
-  } catch (const std::exception& error) {
-    EXPECT_EQ(r.comm.rank(), failing) << error.what();
-    return error.what();
-  }
-  return {};
-}
-
-/// As run(), for bodies after which the world has failed.
-inline void run_to_failure(const std::function<void(const Body&)>& run, const Body& body) {
-  try {
-    run(body);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const std::exception&) {
-  }
-}
-
-/// Runs `wait` on all ranks but the last, which fails; everyone must be out within a second of it,
-/// with the one cause, and nothing goes through any more.
-inline void expect_failure_ends(const CommSubject& subject, const std::function<void(Rank&)>& wait,
-                                const std::function<void(const Body&)>& run) {
-  run_to_failure(run, [&](Rank& r) {
-    const int last = subject.size - 1;
-    const std::string cause = failure_of(r, last, [&] {
-      if (r.comm.rank() == last) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        r.comm.fail(disk_on_fire());
-        r.comm.exchange("after");
-      } else {
-        wait(r);
-      }
-    });
-    EXPECT_LT(age_of_failure(cause), 1'000'000'000) << cause;
-    r.comm.fail(std::make_exception_ptr(std::runtime_error("a later one")));
-    const auto fresh = r.device.create_stream("fresh");
-    EXPECT_EQ(failure_of(r, last, [&] { r.comm.exchange("later"); }), cause);
-    EXPECT_EQ(failure_of(r, last, [&] { r.comm.barrier(*fresh); }), cause);
-    EXPECT_EQ(failure_of(r, last, [&] { r.comm.check(); }), cause);
-    r.comm.check();
-  });
-}
-
-TEST_P(CommunicatorContract, AFailureEndsEveryWait) {
-  const auto all = [&](const Body& body) { run(body); };
-  const auto on_stream = [](const std::function<void(Rank&, const Data&)>& operation) {
-    return [operation](Rank& r) {
-      Data data(r.device, DType::f32, 8 * r.comm.size());
-      operation(r, data);
-      r.stream.synchronize();
-    };
-  };
-  expect_failure_ends(
-      GetParam(), [](Rank& r) { r.comm.exchange("x"); }, all);
-  expect_failure_ends(
-      GetParam(), [](Rank& r) { r.comm.split(0, 0); }, all);
-  expect_failure_ends(GetParam(), on_stream([](Rank& r, const Data&) { r.comm.barrier(r.stream); }),
-                      all);
-  expect_failure_ends(GetParam(), on_stream([](Rank& r, const Data& data) {
-                        r.comm.all_reduce(r.stream, data.view(), {});
-                      }),
-                      all);
-  expect_failure_ends(GetParam(), on_stream([](Rank& r, const Data& data) {
-                        r.comm.recv(r.stream, data.view(), r.comm.size() - 1);
-                      }),
-                      all);
-}
-
-TEST_P(CommunicatorContract, AFailureReachesGroupsSplitFromTheWorld) {
-  run_to_failure([&](const Body& body) { run(body); },
-                 [&](Rank& r) {
-                   const auto half = r.comm.split(r.comm.rank() % 2, 0);
-                   const auto again = half->split(0, 0);
-                   if (r.comm.rank() == 0) again->fail(disk_on_fire());
-                   // The others may still be at work in the groups; none may finish twice.
-                   failure_of(r, 0, [&] {
-                     for (;;) r.comm.exchange("x");
-                   });
-                   r.comm.check();
-                 });
-}
-
-TEST_P(CommunicatorContract, WhatAStreamFailedOfIsTheCauseOnEveryRank) {
-  if (size() == 1) GTEST_SKIP() << "no peer";
-  const int failing = size() / 2;
-  run_to_failure([&](const Body& body) { run(body); },
-                 [&](Rank& r) {
-                   Data data(r.device, DType::f32, 70001);
-                   const auto other = r.device.create_stream("compute");
-                   if (r.comm.rank() == failing)
-                     other->launch("bad kernel", std::initializer_list<Access>{},
-                                   [] { throw std::runtime_error("token outside the table"); });
-                   Event computed;
-                   other->record(computed);
-                   r.stream.wait(computed);
-                   const std::string cause = failure_of(r, failing, [&] {
-                     r.comm.all_reduce(r.stream, data.view(), {});
-                     r.stream.synchronize();
-                   });
-                   EXPECT_EQ(cause, "token outside the table");
-                   EXPECT_EQ(failure_of(r, failing, [&] { r.comm.exchange("x"); }), cause);
-                   r.comm.check();
-                 });
-}
-
-TEST_P(CommunicatorContract, WorkOfAllFailsTogether) {
-  const int failing = size() - 1;
-  run_to_failure(
-      [&](const Body& body) { run(body); },
-      [&](Rank& r) {
-        const auto work = [&] {
-          if (r.comm.rank() == failing) throw std::runtime_error("no such file");
-          r.comm.exchange("x");
-        };
-        const std::string cause = failure_of(r, failing, [&] { fail_together(r.comm, work); });
-        EXPECT_EQ(cause, "no such file");
-        // What a rank fails of later is not what it throws.
-        EXPECT_EQ(
-            failure_of(
-                r, failing,
-                [&] { fail_together(r.comm, [] { throw std::runtime_error("a later one"); }); }),
-            cause);
-        r.comm.check();
-      });
-}
-
-TEST_P(CommunicatorContract, MismatchedMessagesNameBothSides) {
-  if (size() == 1) GTEST_SKIP() << "no peer";
-  std::string message;
-  try {
-    run([&](Rank& r) {
-      Data data(r.device, DType::f32, 8);
-      if (r.comm.rank() == 0) r.comm.send(r.stream, data.flat(0, 5), 1);
-      if (r.comm.rank() == 1) r.comm.recv(r.stream, data.flat(0, 7), 0);
-      r.comm.barrier(r.stream);
-      r.stream.synchronize();
-    });
-  } catch (const CommError& error) {
-    message = error.what();
-  }
-  EXPECT_NE(message.find("sends 5 x fp32"), std::string::npos) << message;
-  EXPECT_NE(message.find("receives 7 x fp32"), std::string::npos) << message;
-}
-
-TEST_P(CommunicatorContract, MismatchedOperationsNameBothSidesOnEveryRank) {
-  if (size() == 1 || !GetParam().compares_ranks) GTEST_SKIP() << "does not compare";
-  run_to_failure([&](const Body& body) { run(body); },
-                 [&](Rank& r) {
-                   Data shard(r.device, DType::bf16, 4), full(r.device, DType::bf16, 4 * size());
-                   const GatherSegment segment{shard.view(), full.view()};
-                   try {
-                     if (r.comm.rank() == 0) {
-                       r.comm.all_gather(r.stream, {&segment, 1});
-                     } else {
-                       r.comm.all_reduce(r.stream, full.view(), {});
-                     }
-                     r.stream.synchronize();
-                     ADD_FAILURE() << "different operations went through";
-                   } catch (const CommError& error) {
-                     const std::string text = error.what();
-                     EXPECT_NE(text.find("all_gather"), std::string::npos) << text;
-                     EXPECT_NE(text.find("all_reduce"), std::string::npos) << text;
-                   }
-                   r.comm.check();
-                 });
 }
 
 }  // namespace zero3d::contract

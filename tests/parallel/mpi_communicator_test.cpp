@@ -13,6 +13,8 @@
 #include "zero3d/core/log.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 #include "zero3d/tests/contract/communicator_contract.h"
+#include "zero3d/tests/contract/communicator_failure.h"
+#include "zero3d/tests/contract/communicator_order.h"
 
 namespace zero3d {
 namespace {
@@ -30,7 +32,7 @@ MpiCommOptions options(bool check, int timeout_ms = 60000) {
 
 CommSubject subject(bool check) {
   return {check ? "checked" : "plain", mpi_launch().size, check,
-          [check](const auto& body) { run_mpi_rank(body, options(check)); }};
+          [check](const auto& body) { run_mpi_rank(body, options(check)); }, 8};
 }
 
 INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorContract, testing::Values(subject(false), subject(true)),

@@ -8,6 +8,8 @@
 
 #include "zero3d/parallel/comm/decorators.h"
 #include "zero3d/tests/contract/communicator_contract.h"
+#include "zero3d/tests/contract/communicator_failure.h"
+#include "zero3d/tests/contract/communicator_order.h"
 
 namespace zero3d {
 namespace {
