@@ -86,14 +86,16 @@ class BlockContext {
   /// The i-th declared parameter, whole, in its declared shape and dtype().
   ConstView parameter(std::size_t index) const { return parameters_[index]; }
   /// False when the i-th parameter is frozen: it has no gradient, so skip the work.
-  bool trains(std::size_t index) const { return trains_[index]; }
+  bool trains(std::size_t index) const {
+    ZERO3D_CHECK(index < trains_.size(), "asked outside of backward whether a parameter trains");
+    return trains_[index];
+  }
   /// Where the i-th parameter's gradient goes, in its shape and dtype(), to be written in the same
   /// call; undefined when it is frozen. A gradient never asked for is zero: the parameter took no
-  /// part. Within forward it has no meaning.
+  /// part. Only in backward, as trains().
   View gradient(std::size_t index) const {
-    ZERO3D_CHECK(gradients_[index].defined() || !trains_[index],
-                 "a gradient asked for in forward, or in backward_inputs though declared "
-                 "gradient_in_weights");
+    ZERO3D_CHECK(!trains(index) || gradients_[index].defined(),
+                 "a gradient asked for in backward_inputs though declared gradient_in_weights");
     asked_[index] = true;
     return gradients_[index];
   }
