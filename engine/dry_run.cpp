@@ -15,9 +15,9 @@ class DryParameters final : public ParameterAccess {
  public:
   DryParameters(const ParamLayout& layout, DType dtype, Device& device) : layout_(layout) {
     for (const LayoutParameter& parameter : layout.parameters()) {
-      values_.emplace_back(device.memory(), kNoStream, dtype, parameter.spec.shape,
+      values_.emplace_back(device.memory(), kNoStream, dtype, parameter.placement.stored,
                            Category::parameters);
-      gradients_.emplace_back(device.memory(), kNoStream, dtype, parameter.spec.shape,
+      gradients_.emplace_back(device.memory(), kNoStream, dtype, parameter.placement.stored,
                               Category::gradients);
     }
   }

@@ -26,17 +26,20 @@ using InitialValues =
 InitialValues normal_values(std::string name, float stddev);
 InitialValues constant_values(float value);
 
-/// How tensor parallelism may cut a parameter: dim `dim` in pieces, within each of `parts` equal or
-/// listed ranges of it (a fused q, k, v has three). No tensor-parallel dim: replicated.
+/// How tensor parallelism may cut a parameter: along `dim`, each of `parts` (ranges of it, which
+/// add up to it) by itself; engine/zero/placement.h has the rule.
 struct TensorParallelSplit {
-  int dim = -1;
-  std::vector<std::int64_t> parts;
+  int dim = -1;                     ///< None: every rank has all of it.
+  std::vector<std::int64_t> parts;  ///< A fused q, k, v has three; empty: one of all.
+  std::int64_t grain = 1;           ///< What is never cut, and divides the parts: a head's size.
+  bool shares_grains = false;  ///< With fewer grains than ranks, ranks in a row hold the same one
+                               ///< (key and value heads); otherwise some ranks hold none.
 };
 
 struct ParameterSpec {
   std::string name;  ///< As exported: "transformer.h.0.attn.c_attn.weight". Two blocks that name
                      ///< the same one share it (tied).
-  Shape shape;
+  Shape shape;       ///< Of the whole parameter, however it is cut and padded: as exported.
   InitialValues initial;
   TensorParallelSplit split;
   bool frozen = false;  ///< No gradient, no optimizer state.
@@ -83,7 +86,8 @@ class BlockContext {
   }
   Tensor allocate(const Shape& shape) const { return allocate(dtype_, shape); }
 
-  /// The i-th declared parameter, whole, in its declared shape and dtype().
+  /// The i-th declared parameter in dtype(), not sharded: of its declared shape, or what tensor
+  /// parallelism leaves of that here, padded (Placement::stored).
   ConstView parameter(std::size_t index) const { return parameters_[index]; }
   /// False when the i-th parameter is frozen: it has no gradient, so skip the work.
   bool trains(std::size_t index) const {

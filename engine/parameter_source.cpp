@@ -12,32 +12,35 @@ namespace {
 constexpr std::int64_t kChunk = 4096;
 
 template <typename T>
-void store(const float* values, std::int64_t count, T* dst) {
-  for (std::int64_t i = 0; i < count; ++i) dst[i] = from_float<T>(values[i]);
+void store_as(const float* values, const View& dst) {
+  for (std::int64_t i = 0; i < dst.numel(); ++i) dst.as<T>()[i] = from_float<T>(values[i]);
+}
+
+void store(const float* values, const View& dst) {
+  switch (dst.dtype()) {
+    case DType::f32:
+      return store_as<float>(values, dst);
+    case DType::bf16:
+      return store_as<bf16>(values, dst);
+    case DType::f16:
+      return store_as<f16>(values, dst);
+    default:
+      throw_invalid("parameters are fp32, bf16 or fp16");
+  }
 }
 
 class InitialValuesSource final : public ParameterSource {
  public:
   explicit InitialValuesSource(std::uint64_t seed) : seed_(seed) {}
 
-  void read(const ParameterSpec& parameter, std::int64_t first, const View& dst) const override {
+  void read(const ParameterSpec& parameter, std::span<const GlobalRun> runs,
+            const View& dst) const override {
     std::vector<float> values(static_cast<std::size_t>(std::min(kChunk, dst.numel())));
-    for (std::int64_t done = 0; done < dst.numel(); done += kChunk) {
-      const std::int64_t count = std::min(kChunk, dst.numel() - done);
-      parameter.initial(seed_, first + done, count, values.data());
-      const View target = dst.flat(done, count);
-      switch (dst.dtype()) {
-        case DType::f32:
-          store(values.data(), count, target.as<float>());
-          break;
-        case DType::bf16:
-          store(values.data(), count, target.as<bf16>());
-          break;
-        case DType::f16:
-          store(values.data(), count, target.as<f16>());
-          break;
-        default:
-          throw_invalid("parameters are fp32, bf16 or fp16");
+    for (const GlobalRun& run : runs) {
+      for (std::int64_t done = 0; done < run.count; done += kChunk) {
+        const std::int64_t count = std::min(kChunk, run.count - done);
+        parameter.initial(seed_, run.global_first + done, count, values.data());
+        store(values.data(), dst.flat(run.offset + done, count));
       }
     }
   }

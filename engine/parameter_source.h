@@ -4,19 +4,21 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "zero3d/core/view.h"
 #include "zero3d/engine/module.h"
+#include "zero3d/engine/zero/placement.h"
 
 namespace zero3d {
 
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
-  /// Writes elements [first, first + dst.numel()) of the parameter, in row-major order of its
-  /// shape, to host memory `dst` (f32, bf16 or f16; converted with one rounding). Called
-  /// concurrently for different ranks. Throws IoError.
-  virtual void read(const ParameterSpec& parameter, std::int64_t first, const View& dst) const = 0;
+  /// Writes runs of the global parameter, each to its offset of host memory `dst` (f32, bf16 or
+  /// f16; converted with one rounding). Called concurrently for different ranks. Throws IoError.
+  virtual void read(const ParameterSpec& parameter, std::span<const GlobalRun> runs,
+                    const View& dst) const = 0;
 };
 
 /// Draws `spec.initial` with `seed`.

@@ -82,8 +82,7 @@ std::vector<GradientTarget> ShardedModel::gradients(const Op& op) {
     GradientTarget& target = targets.emplace_back();
     target.trains = !parameter.spec.frozen;
     if (!writes_gradient(plan_.layout, index, op)) continue;
-    const View unit = reducer_->open(parameter.unit, op.micro_batch);
-    target.view = unit.flat(parameter.offset, parameter.numel()).reshaped(parameter.spec.shape);
+    target.view = parameter.view_in(reducer_->open(parameter.unit, op.micro_batch));
     target.accumulate = op.block != parameter.blocks.back();
   }
   return targets;

@@ -13,7 +13,9 @@ void ShardedModel::for_each_parameter(
     store_->with_whole(unit, [&](View whole) {
       for (int index : plan_.layout.unit(unit).parameters) {
         const LayoutParameter& p = plan_.layout.parameter(index);
-        use(p.spec, whole.flat(p.offset, p.numel()).reshaped(p.spec.shape));
+        Tensor copy;
+        use(p.spec,
+            view_as_global(p.placement, p.view_in(whole), device_.memory(Tier::pageable), copy));
       }
     });
   }
@@ -36,7 +38,12 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
         unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });
     for (int index : parameters) {
       const LayoutParameter& p = plan_.layout.parameter(index);
-      edit(p.spec, copy.view().flat(p.offset, p.numel()).reshaped(p.spec.shape));
+      Tensor moved;
+      const View stored = p.view_in(copy.view());
+      const View global =
+          view_as_global(p.placement, stored, device_.memory(Tier::pageable), moved);
+      edit(p.spec, global);
+      if (moved.defined()) copy_from_global(p.placement, global, stored);
     }
     if (writer < 0) continue;
     mesh_.group(Axis::zero).broadcast(*compute_, copy.view(), writer);

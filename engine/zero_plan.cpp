@@ -16,12 +16,14 @@ ZeroGroupSizes group_sizes(const ShardingSettings& sharding, int ranks) {
 }
 
 LayoutOptions layout_options(const ShardingSettings& sharding, const OptimizerSetup& setup,
-                             int shards) {
+                             const Mesh& mesh, int shards) {
   LayoutOptions options;
   options.shards = shards;
   options.persistence = sharding.what.parameters;
   options.param_persistence_threshold = sharding.persistent_parameter;
   options.model_persistence_threshold = sharding.persistent_total;
+  options.placement.tensor_parallel_rank = mesh.rank(Axis::tp);
+  options.placement.tensor_parallel_size = mesh.size(Axis::tp);
   options.group_of = [&setup](const ParameterSpec& spec) { return setup.group_of(spec); };
   return options;
 }
@@ -83,7 +85,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   const ShardingSettings& sharding = settings.sharding;
   const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
   ZeroPlan plan{.groups = groups,
-                .layout = ParamLayout(blocks, layout_options(sharding, setup, groups.shard))};
+                .layout = ParamLayout(blocks, layout_options(sharding, setup, mesh, groups.shard))};
   plan.stage = stage_of(plan.layout);
   plan.training = training_ops(plan.stage, static_cast<int>(settings.accumulation), options);
   plan.evaluation = plan_evaluation(plan.stage);

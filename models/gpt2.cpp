@@ -69,11 +69,13 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer)
   ParameterList& list = parts.parameters;
   parts.norm1 = declare_layer_norm(list, prefix + "ln_1", c, config.norm_eps);
   LinearOptions fused = linear("attn.c_attn", c, 3 * c, stddev, Cut::outputs);
-  fused.parts = {c, c, c};
+  fused.split.parts = {c, c, c};
+  fused.split.grain = config.head_dim;
   Attention& attention = parts.attention;
   attention.inputs = {declare_linear(list, fused)};
-  attention.output =
-      declare_linear(list, linear("attn.c_proj", c, c, residual_stddev, Cut::inputs));
+  LinearOptions projection = linear("attn.c_proj", c, c, residual_stddev, Cut::inputs);
+  projection.split.grain = config.head_dim;
+  attention.output = declare_linear(list, projection);
   attention.heads = attention.kv_heads = config.heads;
   attention.head_dim = config.head_dim;
   attention.scale = attention_scale(config, layer);

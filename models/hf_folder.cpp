@@ -70,13 +70,17 @@ class FolderSource final : public ParameterSource {
     problems.throw_if_any(path, "the weights do not fit the model that config.json describes");
   }
 
-  void read(const ParameterSpec& parameter, std::int64_t first, const View& dst) const override {
+  void read(const ParameterSpec& parameter, std::span<const GlobalRun> runs,
+            const View& dst) const override {
     const auto found = tensors_.find(parameter.name);
     if (found == tensors_.end()) {
       throw_invalid(concat(folder_.path(), ": parameter '", parameter.name,
                            "' is not among those the folder was opened for"));
     }
-    found->second.file->read(*found->second.entry, first, dst);
+    for (const GlobalRun& run : runs) {
+      found->second.file->read(*found->second.entry, run.global_first,
+                               dst.flat(run.offset, run.count));
+    }
   }
 
  private:

@@ -71,8 +71,8 @@ Linear declare_linear(ParameterList& parameters, const LinearOptions& options) {
   weight.gradient_in_weights = true;
   if (options.cut != Cut::none) {
     const bool outputs = options.cut == Cut::outputs;
+    weight.split = options.split;
     weight.split.dim = outputs == options.input_major ? 1 : 0;
-    weight.split.parts = options.parts;
   }
   linear.weight = parameters.add(std::move(weight));
   if (!options.biased) return linear;
@@ -82,8 +82,8 @@ Linear declare_linear(ParameterList& parameters, const LinearOptions& options) {
   bias.shape = Shape{options.out};
   bias.initial = constant_values(0.0f);
   if (options.cut == Cut::outputs) {  // after a cut by inputs the bias is added once, to the sum
+    bias.split = options.split;
     bias.split.dim = 0;
-    bias.split.parts = options.parts;
   }
   linear.bias = parameters.add(std::move(bias));
   return linear;

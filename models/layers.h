@@ -57,7 +57,7 @@ struct LinearOptions {
   bool input_major = false;
   double stddev = 0.02;
   enum class Cut { none, outputs, inputs } cut = Cut::none;  ///< By tensor parallelism.
-  std::vector<std::int64_t> parts;  ///< Ranges of a fused output that are cut one by one.
+  TensorParallelSplit split;  ///< Of what is cut; the dim follows from `cut`.
 };
 Linear declare_linear(ParameterList& parameters, const LinearOptions& options);
 /// The projection to the vocabulary, [vocabulary, width] under `name`: the embedding's when tied.

@@ -33,7 +33,7 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
                                   const std::shared_ptr<const Rope>& rope) {
   const std::string prefix = concat("model.layers.", layer, ".");
   const auto linear = [&](ParameterList& list, const char* name, std::int64_t in, std::int64_t out,
-                          bool biased, Cut cut) {
+                          bool biased, Cut cut, const TensorParallelSplit& split = {}) {
     LinearOptions options;
     options.prefix = prefix + name;
     options.in = in;
@@ -41,6 +41,7 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
     options.biased = biased;
     options.stddev = config.initializer_range;
     options.cut = cut;
+    options.split = split;
     return declare_linear(list, options);
   };
 
@@ -49,11 +50,15 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
   ParameterList& list = parts.parameters;
   const std::int64_t c = config.hidden_size, wide = config.intermediate_size;
   const std::int64_t q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
+  TensorParallelSplit heads, kv_heads;
+  heads.grain = kv_heads.grain = config.head_dim;
+  kv_heads.shares_grains = true;
   Attention& attention = parts.attention;
-  attention.inputs = {linear(list, "self_attn.q_proj", c, q, config.qkv_bias, Cut::outputs),
-                      linear(list, "self_attn.k_proj", c, kv, config.qkv_bias, Cut::outputs),
-                      linear(list, "self_attn.v_proj", c, kv, config.qkv_bias, Cut::outputs)};
-  attention.output = linear(list, "self_attn.o_proj", q, c, config.output_bias, Cut::inputs);
+  attention.inputs = {
+      linear(list, "self_attn.q_proj", c, q, config.qkv_bias, Cut::outputs, heads),
+      linear(list, "self_attn.k_proj", c, kv, config.qkv_bias, Cut::outputs, kv_heads),
+      linear(list, "self_attn.v_proj", c, kv, config.qkv_bias, Cut::outputs, kv_heads)};
+  attention.output = linear(list, "self_attn.o_proj", q, c, config.output_bias, Cut::inputs, heads);
   attention.heads = config.heads;
   attention.kv_heads = config.kv_heads;
   attention.head_dim = config.head_dim;

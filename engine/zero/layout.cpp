@@ -16,6 +16,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 bool belongs(const Unit& unit, const LayoutParameter& parameter) {
   return unit.blocks == parameter.blocks && unit.frozen == parameter.spec.frozen &&
          unit.persistent == parameter.persistent && unit.group == parameter.group &&
+         unit.holders == parameter.placement.holders &&
          unit.length + round_up(parameter.numel(), ParamLayout::kAlignment) <=
              ParamLayout::kMaxUnitElements;
 }
@@ -41,6 +42,7 @@ void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
       if (added) {
         LayoutParameter parameter;
         parameter.spec = spec;
+        parameter.placement = place_parameter(spec, options.placement);
         parameter.group = options.group_of ? options.group_of(spec) : 0;
         parameters_.push_back(std::move(parameter));
       } else if (parameter(entry->second).spec.shape != spec.shape) {
@@ -86,6 +88,8 @@ void ParamLayout::form_units() {
       unit.group = parameter.group;
       unit.frozen = parameter.spec.frozen;
       unit.persistent = parameter.persistent;
+      unit.holders = parameter.placement.holders;
+      unit.owned = parameter.placement.owned;
       units_.push_back(std::move(unit));
     } else {
       parameter.unit = *found;
@@ -93,7 +97,6 @@ void ParamLayout::form_units() {
     Unit& unit = units_[static_cast<std::size_t>(parameter.unit)];
     parameter.offset = unit.length;
     unit.parameters.push_back(static_cast<int>(index));
-    unit.numel += parameter.numel();
     unit.length += round_up(parameter.numel(), kAlignment);
   }
   for (int index = 0; index < unit_count(); ++index) {
@@ -129,6 +132,10 @@ std::vector<std::pair<std::int64_t, std::int64_t>> ParamLayout::gaps(int unit_in
   for (int index : unit(unit_index).parameters) {
     const LayoutParameter& p = parameter(index);
     if (covered < p.offset) result.emplace_back(covered, p.offset);
+    if (!p.placement.whole()) {
+      for (const auto& [begin, end] : padding_of(p.placement))
+        result.emplace_back(p.offset + begin, p.offset + end);
+    }
     covered = p.offset + p.numel();
   }
   if (covered < unit(unit_index).padded) result.emplace_back(covered, unit(unit_index).padded);
@@ -137,7 +144,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> ParamLayout::gaps(int unit_in
 
 std::int64_t ParamLayout::numel() const {
   std::int64_t total = 0;
-  for (const Unit& unit : units_) total += unit.numel;
+  for (const LayoutParameter& parameter : parameters_) total += parameter.spec.shape.numel();
   return total;
 }
 

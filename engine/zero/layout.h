@@ -1,8 +1,9 @@
-// Where every parameter lies: flat units (what is acquired together), the offsets inside them, and
-// each rank's shard. A pure function of the declared parameters and the number of shards; names,
-// shapes and this map are all a checkpoint needs.
+// Where every parameter lies: what of it is on this rank (placement.h), flat units of that (what is
+// acquired together), the offsets inside them, and each rank's shard. A pure function of the
+// declared parameters and the options; names, shapes and this map are all a checkpoint needs.
 //
-// A unit holds the parameters of one block that share tie, frozen, persistence and optimizer group.
+// A unit holds the parameters of one block that share tie, frozen, persistence, optimizer group and
+// holders.
 // Each parameter starts at a multiple of kAlignment elements, and shards are equal multiples of it:
 // a block of the gradient norm never crosses a boundary, so no knob that moves boundaries can
 // change a result. Gaps and the tail are padding, always zero.
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "zero3d/engine/module.h"
+#include "zero3d/engine/zero/placement.h"
 
 namespace zero3d {
 
@@ -26,33 +28,41 @@ struct LayoutOptions {
   std::int64_t model_persistence_threshold = INT64_MAX;  ///< ... while their sum stays within this.
   /// The optimizer group of a parameter; all in group 0 when empty.
   std::function<int(const ParameterSpec&)> group_of;
+  PlacementOptions placement;
 };
 
 struct LayoutParameter {
   ParameterSpec spec;
+  Placement placement;
   int unit = 0;
   std::int64_t offset = 0;  ///< Of its first element in the unit.
   int group = 0;
   bool persistent = false;
   std::vector<int> blocks;  ///< Blocks that use it, ascending; more than one: tied.
 
-  std::int64_t numel() const { return spec.shape.numel(); }
+  std::int64_t numel() const { return placement.stored.numel(); }  ///< On this rank, with padding.
+  /// The stored parameter in a view of its whole unit.
+  template <typename V>
+  V view_in(const V& unit_view) const {
+    return unit_view.flat(offset, numel()).reshaped(placement.stored);
+  }
 };
 
 struct Unit {
   std::string name;
   std::vector<int> parameters;  ///< In order of offset.
   std::vector<int> blocks;      ///< Blocks that use it, ascending.
-  std::int64_t numel = 0;       ///< Elements of its parameters.
   std::int64_t length = 0;      ///< With the gaps between them.
   std::int64_t shard = 0;       ///< Elements of one rank's shard, a multiple of kAlignment.
   std::int64_t padded = 0;      ///< shard * shards.
   int group = 0;
   bool frozen = false;
   bool persistent = false;
+  int holders = 1;  ///< Of each of its parameters, as `owned`: Placement.
+  bool owned = true;
 };
 
-/// Elements [first, first + count) of a parameter lie at `offset` of a range of its unit.
+/// Elements [first, first + count) of a stored parameter lie at `offset` of a range of its unit.
 struct ParameterRun {
   int parameter = 0;
   std::int64_t first = 0;
@@ -90,13 +100,14 @@ class ParamLayout {
   /// The index of a named parameter, -1 when there is none.
   int find(const std::string& name) const;
 
-  /// What elements [begin, begin + count) of a padded unit hold, in order; padding is in no run.
-  /// Offsets count from `begin`.
+  /// What elements [begin, begin + count) of a padded unit hold, in order, a run per parameter: its
+  /// own padding is in the run, which global_runs() tells apart, the unit's in none. Offsets count
+  /// from `begin`.
   std::vector<ParameterRun> runs(int unit, std::int64_t begin, std::int64_t count) const;
-  /// Ranges [begin, end) of the padded unit that no parameter covers.
+  /// Ranges [begin, end) of the padded unit that are padding, of a parameter or of the unit.
   std::vector<std::pair<std::int64_t, std::int64_t>> gaps(int unit) const;
 
-  std::int64_t numel() const;   ///< Of all parameters, each counted once.
+  std::int64_t numel() const;   ///< Of all global parameters, each counted once.
   std::int64_t padded() const;  ///< Of all units with padding.
 
  private:

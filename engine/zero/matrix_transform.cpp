@@ -22,8 +22,8 @@ Workspace plan_workspace(const ParamLayout& layout, const OptimizerSetup& setup)
     workspace.shard = std::max(workspace.shard, entry.shard);
     workspace.padded = std::max(workspace.padded, entry.padded);
     for (int index : entry.parameters) {
-      const std::int64_t scratch =
-          static_cast<const MatrixRule&>(rule).scratch_numel(layout.parameter(index).spec.shape);
+      const std::int64_t scratch = static_cast<const MatrixRule&>(rule).scratch_numel(
+          layout.parameter(index).placement.stored);
       workspace.scratch = std::max(workspace.scratch, scratch);
     }
   }
@@ -70,9 +70,9 @@ void MatrixTransform::orthogonalise(const RuleCall& call, int unit, double loss_
   groups_.shard->all_gather(call.stream, {&segment, 1});
   for (int index : entry.parameters) {
     const LayoutParameter& p = layout_.parameter(index);
-    const View matrix = whole.flat(p.offset, p.numel()).reshaped(p.spec.shape);
+    const View matrix = p.view_in(whole);
     rule.orthogonalise(call.stream, matrix,
-                       scratch_.view().flat(0, rule.scratch_numel(p.spec.shape)));
+                       scratch_.view().flat(0, rule.scratch_numel(matrix.shape())));
   }
   // Scaled like every other gradient, so that one factor unscales and clips both.
   const View mine = whole.flat(groups_.shard->rank() * entry.shard, entry.shard);

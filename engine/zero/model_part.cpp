@@ -12,10 +12,8 @@ ModelPart find_model_part(const ParamLayout& layout, const Mesh& mesh, const Zer
     part.names.push_back(parameter.spec.name);
   part.numbers.resize(part.names.size());
   std::iota(part.numbers.begin(), part.numbers.end(), 0);
-  for (const Unit& unit : layout.units()) {
-    const bool cut = layout.parameter(unit.parameters.front()).spec.split.dim >= 0;
-    part.owner.push_back(groups.replica->rank() == 0 && (cut || mesh.rank(Axis::tp) == 0));
-  }
+  for (const Unit& unit : layout.units())
+    part.owner.push_back(groups.replica->rank() == 0 && unit.owned);
   return part;
 }
 

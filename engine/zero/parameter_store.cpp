@@ -59,10 +59,11 @@ void ParameterStore::load(const ParameterSource& source) {
     device_.fill_zero(compute_, target);
     for (const ParameterRun& run : layout_.runs(unit, begin, layout_.unit(unit).shard)) {
       const View piece = target.flat(run.offset, run.count);
-      const ParameterSpec& spec = layout_.parameter(run.parameter).spec;
-      compute_.launch("load " + spec.name, {writes(piece)}, [&source, &spec, run, piece] {
+      const LayoutParameter& p = layout_.parameter(run.parameter);
+      compute_.launch("load " + p.spec.name, {writes(piece)}, [&source, &p, run, piece] {
         parallel_for(run.count, kLoadChunk, [&](std::int64_t first, std::int64_t last) {
-          source.read(spec, run.first + first, piece.flat(first, last - first));
+          source.read(p.spec, global_runs(p.placement, run.first + first, last - first),
+                      piece.flat(first, last - first));
         });
       });
     }
@@ -116,9 +117,7 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
   std::vector<ConstView> views;
   for (int index : layout_.block_parameters(op.block)) {
     const LayoutParameter& parameter = layout_.parameter(index);
-    views.push_back(whole_view(parameter.unit)
-                        .flat(parameter.offset, parameter.numel())
-                        .reshaped(parameter.spec.shape));
+    views.push_back(parameter.view_in(whole_view(parameter.unit)));
   }
   return views;
 }

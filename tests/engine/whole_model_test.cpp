@@ -29,12 +29,16 @@ std::string json_of(int stage, const std::string& zero = "", const std::string& 
 /// Gives ones and remembers which elements were asked for.
 class CountingSource final : public ParameterSource {
  public:
-  void read(const ParameterSpec& parameter, std::int64_t first, const View& dst) const override {
-    std::fill_n(dst.as<float>(), dst.numel(), 1.0f);
+  void read(const ParameterSpec& parameter, std::span<const GlobalRun> runs,
+            const View& dst) const override {
     const std::lock_guard lock(mutex_);
     std::vector<int>& counts = reads_[parameter.name];
     counts.resize(static_cast<std::size_t>(parameter.shape.numel()));
-    for (std::int64_t i = 0; i < dst.numel(); ++i) ++counts[static_cast<std::size_t>(first + i)];
+    for (const GlobalRun& run : runs) {
+      std::fill_n(dst.flat(run.offset, run.count).as<float>(), run.count, 1.0f);
+      for (std::int64_t i = 0; i < run.count; ++i)
+        ++counts[static_cast<std::size_t>(run.global_first + i)];
+    }
   }
   const std::map<std::string, std::vector<int>>& reads() const { return reads_; }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "zero3d/core/error.h"
+#include "zero3d/engine/zero/placement.h"
 #include "zero3d/models/build.h"
 #include "zero3d/tests/models/vectors.h"
 
@@ -274,15 +275,40 @@ TEST(Model, TiedHeadNamesTheEmbedding) {
   }
 }
 
-TEST(Model, TensorParallelRangesCoverTheirDim) {
-  for (const ModelConfig& config : {test::small_gpt2(), test::small_llama()})
-    for (const ParameterSpec& spec : list_parameters(*build_model(config))) {
-      if (spec.split.dim < 0) continue;
-      ASSERT_LT(spec.split.dim, spec.shape.rank()) << spec.name;
-      std::int64_t covered = 0;
-      for (const std::int64_t part : spec.split.parts) covered += part;
-      EXPECT_TRUE(spec.split.parts.empty() || covered == spec.shape[spec.split.dim]) << spec.name;
-    }
+/// The ranges of `name`'s cut dim that a tensor-parallel rank of `ranks` has.
+std::vector<std::pair<std::int64_t, std::int64_t>> held(const Module& module,
+                                                        const std::string& name, int rank,
+                                                        int ranks) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const ParameterSpec& spec : list_parameters(module)) {
+    if (!spec.name.ends_with(name)) continue;
+    PlacementOptions options;
+    options.tensor_parallel_rank = rank;
+    options.tensor_parallel_size = ranks;
+    for (const Box& box : place_parameter(spec, options).boxes)
+      ranges.emplace_back(box.first, box.first + box.count);
+    return ranges;
+  }
+  return ranges;
+}
+
+TEST(Model, TensorParallelRanksHoldWholeHeadsAndTheirBiases) {
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  // Three heads of 4 over two ranks: two and one, in each of q, k and v.
+  const auto gpt2 = build_model(test::small_gpt2(3, 4));
+  const Ranges second = {{8, 12}, {20, 24}, {32, 36}};
+  EXPECT_EQ(held(*gpt2, "h.1.attn.c_attn.weight", 1, 2), second);
+  EXPECT_EQ(held(*gpt2, "h.1.attn.c_attn.bias", 1, 2), second);
+  EXPECT_EQ(held(*gpt2, "h.1.attn.c_proj.weight", 1, 2), (Ranges{{8, 12}}));
+  // Four query heads of 4 and two key heads over four ranks, two of which share a key head.
+  const auto llama = build_model(test::small_llama(4, 2, 4));
+  EXPECT_EQ(held(*llama, "layers.1.self_attn.q_proj.weight", 2, 4), (Ranges{{8, 12}}));
+  EXPECT_EQ(held(*llama, "layers.1.self_attn.o_proj.weight", 2, 4), (Ranges{{8, 12}}));
+  for (const char* name : {"k_proj.weight", "v_proj.weight"})
+    EXPECT_EQ(held(*llama, name, 2, 4), (Ranges{{4, 8}})) << name;
+  for (const Module* module : {gpt2.get(), llama.get()})
+    for (const ParameterSpec& spec : list_parameters(*module))
+      EXPECT_TRUE(place_parameter(spec, {}).whole()) << spec.name;
 }
 
 double deviation(const ParameterSpec& spec) {

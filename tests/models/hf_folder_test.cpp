@@ -43,7 +43,8 @@ View view_of(std::vector<float>& values) {
 
 std::vector<float> values_of(const ParameterSource& source, const ParameterSpec& parameter) {
   std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-  source.read(parameter, 0, view_of(values));
+  const GlobalRun all{0, static_cast<std::int64_t>(values.size()), 0};
+  source.read(parameter, {&all, 1}, view_of(values));
   return values;
 }
 
@@ -63,7 +64,7 @@ void make_folder(const fs::path& path, const std::vector<ParameterSpec>& paramet
   writer.commit();
 }
 
-TEST(OpenFolder, ReadsSlicesOfRecordedModels) {
+TEST(OpenFolder, ReadsRunsOfRecordedModels) {
   for (const char* model : {"gpt2-odd", "gpt2-tiny", "gpt2-untied-4", "llama-mha-odd",
                             "llama-tied-rope3", "llama-tiny", "qwen2-tiny"}) {
     const std::string folder = std::string("tests/golden/models/") + model;
@@ -74,12 +75,18 @@ TEST(OpenFolder, ReadsSlicesOfRecordedModels) {
       const std::int64_t count = parameter.shape.numel();
       std::vector<float> expected(static_cast<std::size_t>(count));
       file.read(*file.find(parameter.name), 0, view_of(expected));
-      for (const std::int64_t first : {std::int64_t{0}, count / 3, count - 1, count}) {
-        std::vector<float> slice(
-            static_cast<std::size_t>(std::min<std::int64_t>(7, count - first)));
-        source->read(parameter, first, view_of(slice));
-        EXPECT_TRUE(std::equal(slice.begin(), slice.end(), expected.begin() + first));
+      // Ever longer runs, backwards and apart from each other.
+      std::vector<GlobalRun> runs;
+      for (std::int64_t first = count, length = 1; first > 0; first -= length + 2, length += 3) {
+        length = std::min(length, first);
+        runs.push_back({first - length, length,
+                        runs.empty() ? 1 : runs.back().offset + runs.back().count + 1});
       }
+      std::vector<float> read(static_cast<std::size_t>(2 * count), -1.0f), wanted = read;
+      for (const GlobalRun& run : runs)
+        std::copy_n(expected.begin() + run.global_first, run.count, wanted.begin() + run.offset);
+      source->read(parameter, runs, view_of(read));
+      EXPECT_EQ(read, wanted) << parameter.name;
     }
     EXPECT_THROW(values_of(*source, spec("other", Shape{1})), Error);
   }

@@ -49,8 +49,8 @@ class Collector {
     const ConstView gradient = model.device().host_read(model.reducer().reduced(unit));
     const std::lock_guard lock(mutex_);
     for (const ParameterRun& run : layout.runs(unit, begin, entry.shard)) {
-      const ParameterSpec& spec = layout.parameter(run.parameter).spec;
-      put(spec, "gradient", state_[spec.name].gradient, run.first,
+      const LayoutParameter& p = layout.parameter(run.parameter);
+      put(p, "gradient", state_[p.spec.name].gradient, run.first,
           gradient.flat(run.offset, run.count));
     }
     if (model.state().optimizer_steps > 0) check_padding(model, unit, gradient);
@@ -58,22 +58,24 @@ class Collector {
 
   void add_state(ShardedModel& model, const StateSlice& slice) {
     model.compute().synchronize();
-    const ParameterSpec& spec = model.plan().layout.parameter(slice.parameter).spec;
+    const LayoutParameter& p = model.plan().layout.parameter(slice.parameter);
     const std::lock_guard lock(mutex_);
-    ParameterState& state = state_[spec.name];
+    ParameterState& state = state_[p.spec.name];
     if (slice.master.defined())
-      put(spec, "master", state.master, slice.first, model.device().host_read(slice.master));
+      put(p, "master", state.master, slice.first, model.device().host_read(slice.master));
     state.states.resize(slice.states.size());
     for (std::size_t i = 0; i < slice.states.size(); ++i)
-      put(spec, "state", state.states[i], slice.first, model.device().host_read(slice.states[i]));
+      put(p, "state", state.states[i], slice.first, model.device().host_read(slice.states[i]));
   }
 
-  /// `piece` is of the parameter from element `first` on.
-  void put(const ParameterSpec& spec, const char* what, std::vector<std::byte>& target,
+  /// `piece` is of the stored parameter from element `first` on.
+  void put(const LayoutParameter& p, const char* what, std::vector<std::byte>& target,
            std::int64_t first, const ConstView& piece) {
     const std::size_t size = size_of(piece.dtype());
-    put(spec.name, what, target, static_cast<std::size_t>(spec.shape.numel()) * size,
-        static_cast<std::size_t>(first) * size, piece);
+    for (const GlobalRun& run : global_runs(p.placement, first, piece.numel())) {
+      put(p.spec.name, what, target, static_cast<std::size_t>(p.spec.shape.numel()) * size,
+          static_cast<std::size_t>(run.global_first) * size, piece.flat(run.offset, run.count));
+    }
   }
 
   void put(const std::string& name, const char* what, std::vector<std::byte>& target,

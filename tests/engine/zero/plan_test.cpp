@@ -56,7 +56,7 @@ TEST(ParamLayout, EveryElementIsOwnedOnceAndPaddingByNobody) {
       EXPECT_EQ(entry.padded, entry.shard * options.shards);
       EXPECT_EQ(entry.shard % ParamLayout::kAlignment, 0);
       std::vector<std::int64_t> owned(layout.parameters().size());
-      std::int64_t covered = 0;
+      std::int64_t covered = 0, declared = 0;
       for (int rank = 0; rank < options.shards; ++rank) {
         for (const ParameterRun& run : layout.runs(unit, rank * entry.shard, entry.shard)) {
           EXPECT_EQ(run.first, owned[static_cast<std::size_t>(run.parameter)])
@@ -69,6 +69,7 @@ TEST(ParamLayout, EveryElementIsOwnedOnceAndPaddingByNobody) {
       }
       for (int index : entry.parameters) {
         EXPECT_EQ(owned[static_cast<std::size_t>(index)], layout.parameter(index).numel());
+        declared += layout.parameter(index).spec.shape.numel();
         EXPECT_EQ(layout.parameter(index).offset % ParamLayout::kAlignment, 0);
         EXPECT_EQ(layout.parameter(index).spec.frozen, entry.frozen);
         EXPECT_EQ(layout.parameter(index).persistent, entry.persistent);
@@ -76,7 +77,7 @@ TEST(ParamLayout, EveryElementIsOwnedOnceAndPaddingByNobody) {
       std::int64_t gaps = 0;
       for (const auto& [begin, end] : layout.gaps(unit)) gaps += end - begin;
       EXPECT_EQ(covered + gaps, entry.padded);
-      EXPECT_EQ(covered, entry.numel);
+      EXPECT_EQ(covered, declared);
     }
   }
 }

@@ -21,7 +21,8 @@ namespace zero3d {
 namespace {
 
 constexpr GridDegrees kDegrees{.dp = 2, .tp = 2, .pp = 2};
-constexpr std::int64_t kElements = 1500;  // in shards of 1,024 when there are two
+constexpr std::int64_t kElements =
+    1500;  // of a parameter on a rank, in shards of 1,024 when there are two
 
 /// One stage's part of a model of two stages, each with a parameter that tensor parallelism cuts
 /// and one of which every tensor-parallel rank has a copy.
@@ -33,7 +34,8 @@ class StageRank {
         device_(make_cpu_device({})),
         compute_(device_->create_stream("compute")),
         reduce_(device_->create_stream("reduce")),
-        layout_({{spec("cut", 0)}, {spec("copied", -1)}}, {.shards = shards}),
+        layout_({{spec("cut", 2 * kElements, 0)}, {spec("copied", kElements, -1)}},
+                options(shards, place_.tp)),
         groups_(make_zero_groups(mesh_, {.shard = shards})),
         part_(find_model_part(layout_, mesh_, groups_)),
         buckets_(plan_buckets(layout_, plan_step({2, 0}, 1), {})),
@@ -67,10 +69,18 @@ class StageRank {
   }
 
  private:
-  static ParameterSpec spec(const std::string& name, int split) {
+  static LayoutOptions options(int shards, int tensor_parallel_rank) {
+    LayoutOptions options;
+    options.shards = shards;
+    options.placement.tensor_parallel_rank = tensor_parallel_rank;
+    options.placement.tensor_parallel_size = kDegrees.tp;
+    return options;
+  }
+
+  static ParameterSpec spec(const std::string& name, std::int64_t elements, int split) {
     ParameterSpec result;
     result.name = name;
-    result.shape = Shape{kElements};
+    result.shape = Shape{elements};
     result.split.dim = split;
     return result;
   }
