@@ -47,7 +47,7 @@ std::string first_difference(std::string_view mine, std::string_view other) {
                 begin < other.size() ? item(other, begin) : "nothing more");
 }
 
-/// All ranks must have read the same configuration and declared the same whole model, or they would
+/// All ranks must have the same settings and have declared the same whole model, or they would
 /// wait for each other in different places.
 void require_same_start(const TrainSettings& settings,
                         const std::vector<std::vector<ParameterSpec>>& blocks,

@@ -13,9 +13,8 @@
 namespace zero3d {
 
 struct BucketOptions {
-  std::int64_t bucket_elements =
-      500'000'000;  ///< reduce_bucket_size. A larger block travels alone.
-  int buffers = 2;  ///< 2 with overlap_comm: one fills while the other is reduced.
+  std::int64_t bucket_elements = 500'000'000;  ///< A larger block travels alone.
+  int buffers = 2;                             ///< 2: one fills while the other is reduced.
 };
 
 struct BucketPlan {

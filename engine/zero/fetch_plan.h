@@ -1,5 +1,5 @@
 // When sharded parameters are gathered and released, and where they lie meanwhile: computed before
-// the first step from the list of operations, the knobs of zero_optimization and the byte budget. A
+// the first step from the list of operations, the knobs of its options and the byte budget. A
 // pure function; the runner only follows it.
 #pragma once
 

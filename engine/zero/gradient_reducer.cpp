@@ -75,7 +75,7 @@ void GradientReducer::allocate_buffers() {
 }
 
 void GradientReducer::begin_backward(int micro_batch, bool last) {
-  if (micro_batch > 0 && !options_.slots_needed) {  // more than the configuration said
+  if (micro_batch > 0 && !options_.slots_needed) {  // more than the settings said
     allocate_buffers();
     options_.slots_needed = true;
   }

@@ -5,9 +5,8 @@ namespace zero3d {
 ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes) {
   Communicator& all = mesh.group(Axis::zero);
   const int rank = all.rank();
-  const Subgroups shards(all.size(), sizes.shard, "zero_optimization.mics_shard_size");
-  const Subgroups secondary(sizes.shard, sizes.secondary,
-                            "zero_optimization.zero_hpz_partition_size");
+  const Subgroups shards(all.size(), sizes.shard, "sharding.ranks");
+  const Subgroups secondary(sizes.shard, sizes.secondary, "sharding.secondary_ranks");
   ZeroGroups groups;
   groups.data_parallel = mesh.size(Axis::dp);
   groups.gather = all.split(shards.shard_color(rank), rank);

@@ -46,7 +46,7 @@ struct TileSizes {
   std::int64_t tile = 0;  ///< Whole records.
   std::int64_t record = 0;
 };
-/// For sub_group_size `elements`, rounded up; 0: one tile a unit.
+/// For tiles of `elements`, rounded up; 0: one tile a unit.
 TileSizes tile_sizes(std::int64_t elements);
 
 /// Cuts the shards of all trainable units into tiles of at most `tile_elements`.
