@@ -111,6 +111,11 @@ void read_stage(Reader& r, const Field& f, const std::string& path, const JsonVa
   }
 }
 
+/// A key of stage 3, whose prefix may be left out.
+constexpr Field stage3(Field field) {
+  return field.also(field.name.substr(std::string_view("stage3_").size())).stages(3, 3);
+}
+
 bool at_stage3(const Config& config, const char* key) {
   return config.flag(key) && config.stage() == 3;
 }
@@ -172,47 +177,30 @@ constexpr std::array kRows = strictly(std::array{
     integer("sub_group_size", 1'000'000'000, "Elements of an optimizer tile (stage 3).")
         .at_least(0)
         .stages(3, 3),
-    integer("stage3_prefetch_bucket_size", 50'000'000,
-            "Elements gathered ahead of their use; 0 gathers nothing ahead.")
-        .also("prefetch_bucket_size")
-        .at_least(0)
-        .stages(3, 3),
-    integer("stage3_param_persistence_threshold", 100'000,
-            "Parameters up to this many elements stay gathered.")
-        .also("param_persistence_threshold")
-        .at_least(0)
-        .stages(3, 3),
-    integer("stage3_model_persistence_threshold", INT64_MAX,
-            "At most this many elements stay gathered.")
-        .also("model_persistence_threshold")
-        .at_least(0)
-        .stages(3, 3),
-    integer("stage3_max_live_parameters", 1'000'000'000,
-            "Elements gathered at any time before prefetching pauses.")
-        .also("max_live_parameters")
-        .at_least(0)
-        .stages(3, 3),
-    integer("stage3_max_reuse_distance", 1'000'000'000,
-            "A parameter used again within this many elements is not released.")
-        .also("max_reuse_distance")
-        .at_least(0)
-        .stages(3, 3),
-    flag("stage3_gather_16bit_weights_on_model_save", false,
-         "Gather 16-bit weights when the model is saved.")
-        .also("gather_16bit_weights_on_model_save")
-        .stages(3, 3),
-    integer("stage3_module_granularity_threshold", 0,
-            "Modules finer than this are fetched as one unit; 0 is off.")
-        .also("module_granularity_threshold")
-        .stages(3, 3)
-        .none(),
-    flag("stage3_use_all_reduce_for_fetch_params", false, "Gather parameters by an all-reduce.")
-        .also("use_all_reduce_for_fetch_params")
-        .stages(3, 3)
-        .none(),
-    flag("stage3_allgather_sequential", false, "Gather one parameter at a time.")
-        .also("allgather_sequential")
-        .stages(3, 3),
+    stage3(integer("stage3_prefetch_bucket_size", 50'000'000,
+                   "Elements gathered ahead of their use; 0 gathers nothing ahead.")
+               .at_least(0)),
+    stage3(integer("stage3_param_persistence_threshold", 100'000,
+                   "Parameters up to this many elements stay gathered.")
+               .at_least(0)),
+    stage3(integer("stage3_model_persistence_threshold", INT64_MAX,
+                   "At most this many elements stay gathered.")
+               .at_least(0)),
+    stage3(integer("stage3_max_live_parameters", 1'000'000'000,
+                   "Elements gathered at any time before prefetching pauses.")
+               .at_least(0)),
+    stage3(integer("stage3_max_reuse_distance", 1'000'000'000,
+                   "A parameter used again within this many elements is not released.")
+               .at_least(0)),
+    stage3(flag("stage3_gather_16bit_weights_on_model_save", false,
+                "Gather 16-bit weights when the model is saved.")),
+    stage3(integer("stage3_module_granularity_threshold", 0,
+                   "Modules finer than this are fetched as one unit; 0 is off.")
+               .none()),
+    stage3(
+        flag("stage3_use_all_reduce_for_fetch_params", false, "Gather parameters by an all-reduce.")
+            .none()),
+    stage3(flag("stage3_allgather_sequential", false, "Gather one parameter at a time.")),
     flag("ignore_unused_parameters", true, "Bear trainable parameters that got no gradient.")
         .none(),
     flag("legacy_stage1", false, "Gone; true is refused at start.").refuse("", never),
