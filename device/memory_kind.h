@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 
 namespace zero3d {
@@ -56,6 +57,7 @@ inline constexpr std::array<Category, kCategories> kAllCategories = [] {
   for (std::size_t i = 0; i < kCategories; ++i) all[i] = static_cast<Category>(i);
   return all;
 }();
-inline constexpr std::array<Tier, kTiers> kAllTiers = {Tier::device, Tier::pinned, Tier::pageable};
+/// The tiers of one budget.
+inline constexpr std::initializer_list<Tier> kHostTiers = {Tier::pinned, Tier::pageable};
 
 }  // namespace zero3d

@@ -119,7 +119,9 @@ void BlockRunner::load_batch(MicroBatchRun& run) {
     run.values.emplace_back(device_.memory(), compute_, DType::i32, source.shape(),
                             Category::activations);
     device_.copy(compute_, run.values.back(), host);
-    staged_.push_back(std::move(host));
+    Event copied;
+    compute_.record(copied);
+    host.used_on(copied);
   }
 }
 

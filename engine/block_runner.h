@@ -45,8 +45,6 @@ class BlockRunner {
   const Event& last_loss_ready() const { return last_loss_ready_; }
   /// What the last block of a micro-batch without backward gave; the micro-batch ends.
   Values take_outputs(int micro_batch);
-  /// The streams have read all batches: frees their host copies.
-  void free_batches() { staged_.clear(); }
 
  private:
   struct MicroBatchRun {
@@ -84,7 +82,6 @@ class BlockRunner {
   int latest_ = -1;                           ///< The micro-batch whose forward ended last.
   Tensor last_loss_;                          ///< Its loss, once loss_gradient has counted it.
   Event last_loss_ready_;
-  std::vector<Tensor> staged_;  ///< Host copies of batches until the streams have read them.
 };
 
 }  // namespace zero3d

@@ -71,7 +71,6 @@ std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layo
       if (op.kind == OpKind::load_batch) runner.begin(op.micro_batch, input);
       runner.run(op);
     }
-    runner.free_batches();
   };
   const std::vector<Op> step = without_repetitions(training);
   run(step);

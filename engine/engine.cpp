@@ -110,6 +110,8 @@ MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence
   estimate[Tier::device][Category::gathered_parameters] =
       model_->passes().arena_elements() * static_cast<std::int64_t>(size_of(plan.dtype()));
   estimate[Tier::device][Category::activations] = activation_bytes(batch, sequence);
+  estimate[Tier::pinned][Category::batches] =  // tokens or targets, on their way to the device
+      batch * sequence * static_cast<std::int64_t>(size_of(DType::i32));
   return estimate;
 }
 
@@ -272,7 +274,6 @@ void Engine::step() {
 
 void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
   const StepOutcome outcome = model_->step(window.micro_batches);
-  runner_->free_batches();  // step() waited for everything that read them
   state().samples += settings_.micro_batch * settings_.accumulation * mesh_.size(Axis::dp);
   const std::int64_t now = now_ns();
   last_.step = state().steps;

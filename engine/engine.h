@@ -139,6 +139,7 @@ class Engine {
   const Mesh& mesh_;
   Device& device_;
   EngineOptions options_;
+  std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<class BlockRunner> runner_;
   StepResult last_;
   std::int64_t planned_batch_ = 0;
@@ -146,8 +147,6 @@ class Engine {
   std::int64_t last_step_end_ns_ = 0;
   int micro_batch_ = 0;  ///< Of the last forward, within its window.
   std::optional<AccumulationWindow> window_;
-  std::unique_ptr<ShardedModel>
-      model_;  ///< Last, so that it goes first: its streams end their work before the rest is gone.
 };
 
 /// Makes the mesh, a CPU device of `threads` threads for this rank and an engine on it.

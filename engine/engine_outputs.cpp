@@ -22,7 +22,6 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     for (const Op& op : model_->plan().evaluation) runner_->run(op);
     outputs = runner_->take_outputs(0);
     model_->compute().synchronize();
-    runner_->free_batches();
   });
   return outputs;
 }

@@ -50,16 +50,19 @@ std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
 
 }  // namespace
 
-std::int64_t MemoryEstimate::total(Tier tier) const {
+std::int64_t MemoryEstimate::total(std::initializer_list<Tier> tiers) const {
   std::int64_t total = 0;
-  for (const Category category : kAllCategories) total += bytes[tier][category];
+  for (const Tier tier : tiers) {
+    for (const Category category : kAllCategories) total += bytes[tier][category];
+  }
   return total;
 }
 
-std::string MemoryEstimate::describe(Tier tier) const {
+std::string MemoryEstimate::describe(std::initializer_list<Tier> tiers) const {
   std::string text;
   for (const Category category : kAllCategories) {
-    const std::int64_t held = bytes[tier][category];
+    std::int64_t held = 0;
+    for (const Tier tier : tiers) held += bytes[tier][category];
     if (held > 0)
       text += concat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(held));
   }
@@ -67,32 +70,27 @@ std::string MemoryEstimate::describe(Tier tier) const {
 }
 
 void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t host_budget) const {
-  if (device_budget >= 0 && total() > device_budget) {
+  const auto require = [this](std::initializer_list<Tier> tiers, std::int64_t budget,
+                              const char* place, const char* advice) {
+    if (budget < 0 || total(tiers) <= budget) return;
     throw OutOfMemory(
-        total(), "device",
-        concat("the plan needs ", format_bytes(total()), " of each rank's device (", describe(),
-               "), more than its budget of ", format_bytes(device_budget),
-               ": raise it with --device-memory, or need less by a higher ZeRO stage, "
-               "more ranks or a smaller micro-batch"));
-  }
-  if (host_budget >= 0 && host_total() > host_budget) {
-    std::string held = describe(Tier::pinned);
-    const std::string pageable = describe(Tier::pageable);
-    if (!held.empty() && !pageable.empty()) held += ", ";
-    throw OutOfMemory(
-        host_total(), "host",
-        concat("the plan needs ", format_bytes(host_total()), " of host memory for each rank (",
-               held, pageable, "), more than its budget of ", format_bytes(host_budget),
-               ": raise it with --host-memory, or need less by a smaller "
-               "micro-batch"));
-  }
+        total(tiers), place,
+        concat("the plan needs ", format_bytes(total(tiers)), " of each rank's ", place, " (",
+               describe(tiers), "), more than its budget of ", format_bytes(budget),
+               ": raise it with --", place, "-memory, or need less by ", advice));
+  };
+  require({Tier::device}, device_budget, "device",
+          "a higher ZeRO stage, more ranks or a smaller micro-batch");
+  require(kHostTiers, host_budget, "host", "a smaller micro-batch");
 }
 
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
                                       const MemoryInputs& inputs) {
   std::int64_t shards = 0;
   std::int64_t gradients = 0;
+  std::int64_t largest = 0;  // unit, whole for the host to read or write
   for (const Unit& unit : layout.units()) {
+    largest = std::max(largest, unit.padded);
     if (unit.frozen) continue;
     shards += unit.shard;
     gradients += staggered(inputs.gradients.shard_accumulators ? unit.shard : unit.padded,
@@ -107,6 +105,8 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   device[Category::norm_workspace] =
       shards / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
       StepReporter::exchange_bytes(inputs.ranks);
+  estimate[Tier::pinned][Category::gathered_parameters] =
+      largest * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
   return estimate;
 }
 

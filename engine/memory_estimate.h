@@ -29,10 +29,9 @@ struct MemoryEstimate {
   PerTier<PerCategory<std::int64_t>> bytes;
   PerCategory<std::int64_t>& operator[](Tier tier) { return bytes[tier]; }
   const PerCategory<std::int64_t>& operator[](Tier tier) const { return bytes[tier]; }
-  std::int64_t total(Tier tier = Tier::device) const;
-  std::int64_t host_total() const { return total(Tier::pinned) + total(Tier::pageable); }
+  std::int64_t total(std::initializer_list<Tier> tiers = {Tier::device}) const;
   /// "gradients 1.50 GiB, parameters 1.50 GiB".
-  std::string describe(Tier tier = Tier::device) const;
+  std::string describe(std::initializer_list<Tier> tiers = {Tier::device}) const;
   /// Throws OutOfMemory, naming the plan and the budget, when it is more; a negative budget: none.
   void require_within(std::int64_t device_budget, std::int64_t host_budget) const;
 };

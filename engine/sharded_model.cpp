@@ -19,29 +19,23 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
                                             : LossScaler()),
       groups_(make_zero_groups(mesh, plan_.groups)),
       part_(find_model_part(plan_.layout, mesh, groups_)),
-      compute_(device.create_stream("compute")),
-      gather_(device.create_stream("gather")),
-      reduce_(device.create_stream("reduce")) {
+      streams_(device) {
   state_.scaler = scaler_.initial();
   state_.seed = options.seed;
   plan_.memory.require_within(device.memory().budget(), device.memory(Tier::pinned).budget());
-  store_ = std::make_unique<ParameterStore>(device, plan_.layout, groups_, plan_.parameters,
-                                            *compute_, *gather_);
+  store_ =
+      std::make_unique<ParameterStore>(device, plan_.layout, groups_, plan_.parameters, streams_);
   const auto source =
       options.source == nullptr ? make_initial_values_source(options.seed) : nullptr;
   store_->load(options.source == nullptr ? *source : *options.source);
   reducer_ = std::make_unique<GradientReducer>(device, plan_.layout, plan_.buckets, groups_,
-                                               plan_.gradients, *compute_, *reduce_);
+                                               plan_.gradients, streams_);
   reporter_ = std::make_unique<StepReporter>(device, plan_.layout, part_);
   optimizer_ = std::make_unique<ShardedOptimizer>(device, plan_.layout, part_, groups_, *store_,
-                                                  setup_, plan_.optimizer, *compute_, *reduce_);
+                                                  setup_, plan_.optimizer, streams_);
 }
 
 ShardedModel::~ShardedModel() = default;
-
-void ShardedModel::synchronize() {
-  for (Stream* stream : {compute_.get(), reduce_.get(), gather_.get()}) stream->synchronize();
-}
 
 void ShardedModel::reserve_activations(std::int64_t bytes) {
   planned_ = true;

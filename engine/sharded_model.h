@@ -25,6 +25,7 @@
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/parameter_source.h"
+#include "zero3d/engine/rank_streams.h"
 #include "zero3d/engine/run_state.h"
 #include "zero3d/engine/step_times.h"
 #include "zero3d/engine/train_settings.h"
@@ -67,10 +68,10 @@ class ShardedModel final : public ParameterAccess {
 
   const ZeroPlan& plan() const { return plan_; }
   Device& device() { return device_; }
-  Stream& compute() { return *compute_; }
+  Stream& compute() { return *streams_.compute; }
   /// Blocks the host until all streams are empty: after a step parameters may still be on their
   /// way.
-  void synchronize();
+  void synchronize() { streams_.synchronize(); }
 
   /// Plans the gathers of both passes within what the device's budget leaves beside activations of
   /// `bytes`. Called by the first pass with 0 if not before; again when activations grow.
@@ -88,7 +89,7 @@ class ShardedModel final : public ParameterAccess {
   }
   std::vector<GradientTarget> gradients(const Op& op) override;
   void release(const Op& op) override;
-  void add_loss(const ConstView& loss) override { reporter_->add_loss(*compute_, loss); }
+  void add_loss(const ConstView& loss) override { reporter_->add_loss(compute(), loss); }
 
   /// Multiplies the loss before backward: loss scale / micro-batches of the window.
   double loss_seed(int micro_batches) const;
@@ -141,10 +142,8 @@ class ShardedModel final : public ParameterAccess {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   StepTimes times_;
   bool planned_ = false;
-  // Last, so that they go first: a stream ends its work before what that work uses is gone.
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Stream> gather_;
-  std::unique_ptr<Stream> reduce_;
+  // Last, so that they go first: their work ends before what it uses is gone.
+  RankStreams streams_;
 };
 
 }  // namespace zero3d

@@ -46,7 +46,7 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
       if (moved.defined()) copy_from_global(p.placement, global, stored);
     }
     if (writer < 0) continue;
-    mesh_.group(Axis::zero).broadcast(*compute_, copy.view(), writer);
+    mesh_.group(Axis::zero).broadcast(compute(), copy.view(), writer);
     store_->store_whole(unit, copy.view());
     if (!plan_.layout.unit(unit).frozen) {
       for (int index : parameters) optimizer_->refresh_master(index);

@@ -11,27 +11,27 @@
 namespace zero3d {
 
 StepOutcome ShardedModel::step(int micro_batches) {
-  times_.mark(*compute_, StepPhase::reduce);
-  reducer_->finish(*compute_);
+  times_.mark(compute(), StepPhase::reduce);
+  reducer_->finish(compute());
   const std::vector<GroupSettings> settings = this->settings();
   const UpdateInputs inputs{*reducer_, settings, state_.optimizer_steps + 1, state_.scaler.scale};
   const StepOutcome outcome = decide(inputs, micro_batches);
   if (outcome.applied) update(inputs, outcome);
-  times_.stop(*compute_);
+  times_.stop(compute());
   return outcome;
 }
 
 /// From the norm: whether the step is applied, and how far its gradients are clipped.
 StepOutcome ShardedModel::decide(const UpdateInputs& inputs, int micro_batches) {
-  StepReport report = reporter_->exchange(*compute_, reducer_->square_sums(), micro_batches);
+  StepReport report = reporter_->exchange(compute(), reducer_->square_sums(), micro_batches);
   StepOutcome outcome;
   outcome.loss = report.loss;
   outcome.loss_scale = inputs.loss_scale;
   outcome.lr = inputs.groups.front().lr;
   if (report.finite && optimizer_->transforms()) {
     optimizer_->transform(inputs);
-    reducer_->refresh_square_sums(*compute_);
-    report = reporter_->exchange(*compute_, reducer_->square_sums(), micro_batches);
+    reducer_->refresh_square_sums(compute());
+    report = reporter_->exchange(compute(), reducer_->square_sums(), micro_batches);
   }
   if (!settings_.gradients.take_norm)
     report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
@@ -49,7 +49,7 @@ StepOutcome ShardedModel::decide(const UpdateInputs& inputs, int micro_batches) 
 }
 
 void ShardedModel::update(UpdateInputs inputs, const StepOutcome& outcome) {
-  times_.mark(*compute_, StepPhase::optimizer);
+  times_.mark(compute(), StepPhase::optimizer);
   inputs.gradient_factor =
       gradient_factor(outcome.gradient_norm, settings_.gradients.max_norm, outcome.loss_scale);
   ++state_.optimizer_steps;

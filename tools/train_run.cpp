@@ -167,6 +167,9 @@ class RankRun {
       std::printf("optimizer %s\n", line.c_str());
     std::printf("memory    planned per rank: %s (%s)\n", format_bytes(memory_.total()).c_str(),
                 memory_.describe().c_str());
+    std::printf("memory    planned per rank on the host: %s (%s)\n",
+                format_bytes(memory_.total(kHostTiers)).c_str(),
+                memory_.describe(kHostTiers).c_str());
     std::printf("memory    planned for this process: %s\n", format_bytes(process_bytes()).c_str());
     std::fflush(stdout);
   }
@@ -174,7 +177,8 @@ class RankRun {
   /// The highest the process will go: its ranks' plans beside what it holds without them.
   std::int64_t process_bytes() const {
     const int ranks = launched_by_mpi() ? 1 : mesh_.world().size();
-    return plan_.resident_bytes + ranks * (memory_.total() + memory_.host_total() + kRankOverhead);
+    return plan_.resident_bytes +
+           ranks * (memory_.total() + memory_.total(kHostTiers) + kRankOverhead);
   }
 
   void evaluate_at(std::int64_t step, MetricsFile& metrics) {

@@ -14,14 +14,14 @@ bool all_reduces_copies(const GradientReducerOptions& options, int shards) {
 
 GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
                                  ZeroGroups& groups, const GradientReducerOptions& options,
-                                 Stream& compute, Stream& reduce)
+                                 const RankStreams& streams)
     : device_(device),
       layout_(layout),
       plan_(plan),
       groups_(groups),
       options_(options),
-      compute_(compute),
-      reduce_(reduce),
+      compute_(*streams.compute),
+      reduce_(*streams.reduce),
       buffers_(plan.buffer_elements.size()),
       units_(layout.units().size()),
       buckets_(plan.buckets.size()) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/engine/rank_streams.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
@@ -44,8 +45,8 @@ bool all_reduces_copies(const GradientReducerOptions& options, int shards);
 class GradientReducer {
  public:
   GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
-                  ZeroGroups& groups, const GradientReducerOptions& options, Stream& compute,
-                  Stream& reduce);
+                  ZeroGroups& groups, const GradientReducerOptions& options,
+                  const RankStreams& streams);
 
   /// `micro_batch` counts from 0 within the accumulation window; `last` ends it. Buffers that
   /// slots_needed said were not are allocated when a window has a second micro-batch after all.

@@ -14,14 +14,13 @@ constexpr std::int64_t kLoadChunk = 1 << 16;  // elements read or drawn by one t
 }  // namespace
 
 ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
-                               const ParameterStoreOptions& options, Stream& compute,
-                               Stream& gather)
+                               const ParameterStoreOptions& options, const RankStreams& streams)
     : device_(device),
       layout_(layout),
       groups_(groups),
       options_(options),
-      compute_(compute),
-      gather_(gather),
+      compute_(*streams.compute),
+      gather_(*streams.gather),
       units_(layout.units().size()),
       placed_(layout.units().size()) {
   for (int index = 0; index < layout.unit_count(); ++index) {
@@ -166,14 +165,9 @@ void ParameterStore::issue_gather(int unit, const View& target) {
 }
 
 void ParameterStore::gather_on_demand(int unit) {
-  std::erase_if(retired_, [](const auto& entry) { return entry.second.done(); });
   UnitState& s = state(unit);
-  s.on_demand = Tensor(device_.memory(), kNoStream, options_.dtype,
-                       Shape{layout_.unit(unit).padded}, Category::gathered_parameters);
-  Event memory_free;  // its bytes may have been an activation that compute work enqueued earlier
-                      // still uses
-  compute_.record(memory_free);
-  gather_.wait(memory_free);
+  s.on_demand = Tensor(device_.memory(), gather_, options_.dtype, Shape{layout_.unit(unit).padded},
+                       Category::gathered_parameters);
   issue_gather(unit, s.on_demand.view());
 }
 
@@ -182,7 +176,8 @@ void ParameterStore::give_up(int unit) {
   Event last_use;
   compute_.record(last_use);
   if (s.on_demand.defined()) {
-    retired_.emplace_back(std::move(s.on_demand), last_use);
+    s.on_demand.used_on(last_use);
+    s.on_demand.reset();
   } else {
     const auto& [offset, elements] = placed_[static_cast<std::size_t>(unit)];
     arena_.release(offset, elements, last_use);
@@ -230,7 +225,7 @@ void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) 
       std::any_of(units_.begin(), units_.end(), [](const UnitState& s) { return s.live; });
   Tensor own;  // between passes the arena has the room, which a budget may not have beside it
   if (busy || arena_.elements() < elements)
-    own = Tensor(device_.memory(), kNoStream, options_.dtype, Shape{elements},
+    own = Tensor(device_.memory(), gather_, options_.dtype, Shape{elements},
                  Category::gathered_parameters);
   const View whole = own.defined() ? own.view() : arena_.acquire(gather_, 0, elements);
   const GatherSegment segment{state(unit).shard.view(), whole};

@@ -11,6 +11,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/parameter_source.h"
+#include "zero3d/engine/rank_streams.h"
 #include "zero3d/engine/zero/fenced_arena.h"
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/groups.h"
@@ -30,7 +31,7 @@ class ParameterStore {
  public:
   /// Everything referred to must outlive the store. Allocates shards and whole copies.
   ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
-                 const ParameterStoreOptions& options, Stream& compute, Stream& gather);
+                 const ParameterStoreOptions& options, const RankStreams& streams);
 
   /// Fills this rank's shards from `source`, then the whole copies. Collective; blocks the host.
   void load(const ParameterSource& source);
@@ -111,8 +112,6 @@ class ParameterStore {
   int first_micro_batch_ = 0;
   std::size_t position_ = 0;  ///< In the plan: of the operation acquired last.
   std::size_t next_ = 0;      ///< The first operation not acquired yet.
-  std::vector<std::pair<Tensor, Event>>
-      retired_;  ///< On-demand memory still in use by the compute stream.
 };
 
 }  // namespace zero3d

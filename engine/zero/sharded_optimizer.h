@@ -47,11 +47,10 @@ struct UpdateInputs {
 
 class ShardedOptimizer {
  public:
-  /// Initial states, and masters from the training parameters, which are loaded. `compute` updates;
-  /// `reduce` is the stream of groups.shard.
+  /// Initial states, and masters from the training parameters, which are loaded.
   ShardedOptimizer(Device& device, const ParamLayout& layout, const ModelPart& part,
                    ZeroGroups& groups, ParameterStore& parameters, const OptimizerSetup& setup,
-                   const ShardedOptimizerOptions& options, Stream& compute, Stream& reduce);
+                   const ShardedOptimizerOptions& options, const RankStreams& streams);
 
   /// Whether gradients must be transformed before the norm that clips them.
   bool transforms() const { return !plan_.transform.empty(); }
@@ -86,7 +85,7 @@ class ShardedOptimizer {
   const OptimizerSetup& setup_;
   ShardedOptimizerOptions options_;
   Stream& compute_;
-  Stream& reduce_;
+  Stream& reduce_;  ///< Of groups.shard.
   std::vector<RecordLayout> records_;
   std::vector<Tile> tiles_;
   UpdatePlan plan_;

@@ -1,5 +1,6 @@
-// What every device promises, as one suite. A subject makes fresh devices; the suite checks order,
-// events between every pair of recorder and waiter, errors, copies, memory and its budget.
+// What every device promises of streams, events and copies, as one suite; memory_contract.h goes on
+// with memory. A subject makes fresh devices; the suite checks order, events between every pair of
+// recorder and waiter, errors and copies.
 //
 // Order is forced by gates that the host opens; a sleep only gives a wrong device time to show it.
 #pragma once
@@ -458,86 +459,6 @@ TEST_P(DeviceContract, CopiesFollowStreamOrderAndEvents) {
   second->synchronize();
   EXPECT_EQ(values(*device, c), counted(1000, 1));
   EXPECT_EQ(values(*device, b), std::vector<std::int32_t>(1000, 0));
-}
-
-TEST_P(DeviceContract, MemoryIsAlignedDistinctAndCounted) {
-  TrackingResource& memory = device->memory();
-  std::vector<Buffer> buffers;
-  std::int64_t sum = 0;
-  for (const std::size_t bytes : {1, 63, 64, 65, 4096, 1000003, 0, 0, 7}) {
-    buffers.emplace_back(memory, kNoStream, bytes,
-                         bytes % 2 == 0 ? Category::parameters : Category::gradients);
-    sum += static_cast<std::int64_t>(bytes);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffers.back().data()) % 64, 0u);
-    EXPECT_EQ(memory.use().current, sum);
-  }
-  std::vector<std::byte*> starts;
-  for (const Buffer& buffer : buffers) starts.push_back(buffer.data());
-  std::sort(starts.begin(), starts.end());
-  EXPECT_EQ(std::unique(starts.begin(), starts.end()), starts.end());
-  EXPECT_EQ(memory.use().categories[Category::parameters].current, 64 + 4096);
-  buffers.clear();
-  EXPECT_EQ(memory.use().current, 0);
-  EXPECT_EQ(memory.use().peak, sum);
-  EXPECT_EQ(memory.use().categories[Category::parameters].peak, 64 + 4096);
-  memory.reset_peak();
-  EXPECT_EQ(memory.use().peak, 0);
-}
-
-TEST_P(DeviceContract, TheBudgetHoldsToTheByte) {
-  const auto small = make(2, 1000);
-  TrackingResource& memory = small->memory();
-  EXPECT_EQ(memory.budget(), 1000);
-  Buffer a(memory, kNoStream, 600, Category::parameters);
-  EXPECT_EQ(memory.available(), 400);
-  Buffer b(memory, kNoStream, 400, Category::gradients);
-  EXPECT_EQ(memory.available(), 0);
-  EXPECT_THROW(Buffer(memory, kNoStream, 1, Category::activations), OutOfMemory);
-  Buffer nothing(memory, kNoStream, 0, Category::activations);
-  b.reset();
-  EXPECT_THROW(Buffer(memory, kNoStream, 401, Category::activations), OutOfMemory);
-  EXPECT_EQ(memory.use().current, 600) << "a refusal must not count";
-  Buffer c(memory, kNoStream, 400, Category::activations);
-  EXPECT_EQ(memory.use().peak, 1000);
-  EXPECT_EQ(device->memory().budget(), TrackingResource::kUnlimited);
-}
-
-TEST_P(DeviceContract, OutOfMemorySaysWhatIsHeldAndWhatToDo) {
-  const auto small = make(2, 1 << 20);
-  Buffer a(small->memory(), kNoStream, 200 << 10, Category::gradients);
-  Buffer b(small->memory(), kNoStream, 700 << 10, Category::parameters);
-  try {
-    Buffer c(small->memory(), kNoStream, 300 << 10, Category::activations);
-    FAIL() << "no error";
-  } catch (const OutOfMemory& error) {
-    EXPECT_EQ(error.bytes(), 300 << 10);
-    EXPECT_NE(error.tier().find("rank 2"), std::string::npos);
-    const std::string text = error.what();
-    for (const char* part : {"300.00 KiB", "activations", "900.00 KiB", "1.00 MiB",
-                             "parameters 700.00 KiB, gradients 200.00 KiB", "--device-memory"})
-      EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
-  }
-}
-
-TEST_P(DeviceContract, MemoryServesSeveralThreads) {
-  TrackingResource& memory = device->memory();
-  std::vector<std::thread> threads;
-  std::atomic<int> broken{0};
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (std::size_t i = 0; i < 200; ++i) {
-        Buffer a(memory, kNoStream, 64 + 64 * (i % 7), Category::other);
-        Buffer b(memory, kNoStream, 100000 + i, Category::other);
-        std::memset(a.data(), t, a.bytes());
-        std::memset(b.data(), t, b.bytes());
-        for (std::size_t k = 0; k < a.bytes(); ++k) broken += a.data()[k] != std::byte(t);
-        broken += b.data()[b.bytes() - 1] != std::byte(t);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(broken, 0);
-  EXPECT_EQ(memory.use().current, 0);
 }
 
 }  // namespace zero3d::contract

@@ -174,6 +174,29 @@ TEST(Memory, NothingExceedsTheEstimateWhateverIsCalled) {
   }
 }
 
+/// Batches wait for the streams in host memory: as many as there is room for, and the host waits
+/// when there is none.
+TEST(Memory, BatchesAreStagedWithinTheHostBudget) {
+  for (const int stage : {0, 3}) {
+    const Scenario s{"gpt2", stage, 2, 3, false};
+    const RunResult wide = run(s).result;
+    const std::int64_t planned = wide.estimates[0].total(kHostTiers);
+    EXPECT_LE(wide.pinned_memory[0].peak, planned);
+    const auto run_within = [&](std::int64_t budget) {
+      return run(s,
+                 [&](RunOptions& options) {
+                   options.host_budget_bytes = budget;
+                   options.jitter_seed = 5;  // copies come late
+                 })
+          .result;
+    };
+    EXPECT_TRUE(same_bits(wide, run_within(planned)));
+    const std::int64_t batches = wide.estimates[0][Tier::pinned][Category::batches];
+    EXPECT_EQ(batches, wide.pinned_memory[0].categories[Category::batches].peak);
+    EXPECT_THROW(run_within(planned - batches - 1), OutOfMemory);
+  }
+}
+
 TEST(Volume, IsTwoTwoMPlusOneAndThreeMParameterSizes) {
   for (const char* model : {"gpt2", "llama"}) {
     for (const int ranks : {2, 4}) {

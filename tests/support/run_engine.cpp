@@ -145,6 +145,7 @@ class RankRun {
     device.rank = rank_;
     device.threads = options.threads;
     device.budget_bytes = options.budget_bytes;
+    device.host_budget_bytes = options.host_budget_bytes;
     device.jitter_seed = options.jitter_seed == 0 ? 0 : options.jitter_seed + rank_;
     device_ = make_cpu_device(device);
     module_ = options.make_module(rank_);
@@ -166,6 +167,7 @@ class RankRun {
     {
       const std::lock_guard lock(shared_.mutex);
       shared_.result.memory[rank()] = device_->memory().use();
+      shared_.result.pinned_memory[rank()] = device_->memory(Tier::pinned).use();
       shared_.result.estimates[rank()] = engine_->memory_estimate(shape[0], shape[1]);
       if (rank_ == 0) shared_.result.setup_volume = setup;
     }
@@ -302,6 +304,7 @@ RunResult run_engine(const std::string& json, const RunOptions& options) {
   shared.steps.resize(ranks);
   shared.volumes.resize(ranks);
   shared.result.memory.resize(ranks);
+  shared.result.pinned_memory.resize(ranks);
   shared.result.estimates.resize(ranks);
   if (!options.body) shared.result.gradients.resize(static_cast<std::size_t>(options.steps));
   ThreadCommOptions comm;

@@ -59,6 +59,7 @@ struct RunOptions {
   int steps = 3;
   std::uint64_t jitter_seed = 0;
   std::int64_t budget_bytes = TrackingResource::kUnlimited;
+  std::int64_t host_budget_bytes = TrackingResource::kUnlimited;
   EngineOptions engine;
   CommWrapper wrap;  ///< Puts decorators around each rank's world.
   std::chrono::milliseconds timeout{20'000};
@@ -92,6 +93,7 @@ struct RunResult {
   std::vector<CommVolume> volumes;        ///< Per step, of rank 0 (checked equal on all).
   CommVolume setup_volume;                ///< Before the first step.
   std::vector<MemoryUse> memory;          ///< Per rank, after the last step.
+  std::vector<MemoryUse> pinned_memory;   ///< The same.
   std::vector<MemoryEstimate> estimates;  ///< Per rank, for the batches of the run.
   std::vector<Span> spans;                ///< When the test enabled the Tracer.
 };

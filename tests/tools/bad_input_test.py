@@ -172,9 +172,15 @@ class Options(Refusal):
                 self.assertNotIn("step 1", stdout)
                 self.refuse_everywhere("300.00 KiB", "the plan needs", config=config, device_memory="300KiB")
 
+    def test_a_host_budget_too_small_for_the_plan(self):
+        stdout = self.refuse("50 B", "the plan needs", "gathered parameters", "--host-memory", host_memory="50").stdout
+        self.assertNotIn("step 1", stdout)
+        self.refuse_everywhere("50 B", "the plan needs", host_memory="50")
+
     def test_a_budget_that_is_enough(self):
         config = self.config(zero_optimization={"stage": 3, "stage3_param_persistence_threshold": 0})
-        output = self.train(config=config, ranks=2, device_memory="8MiB").stdout
+        output = self.train(config=config, ranks=2, device_memory="8MiB", host_memory="8MiB").stdout
+        self.assertIn("planned per rank on the host", output)
         self.assertIn("step 2/2", output)
 
     def test_a_regular_expression_that_is_none(self):

@@ -211,7 +211,7 @@ class Outputs(CommandTest):
         text = self.succeed(["train", "--help"]).stdout
         for option in ("--config", "--model", "--from-scratch", "--data", "--data-format", "--order", "--seq-len", "--steps",
                        "--ranks", "--threads", "--seed", "--freeze", "--no-decay", "--metrics", "--export", "--eval-data",
-                       "--eval-interval", "--generate", "--trace", "--device-memory", "--log-level", "--no-bind"):
+                       "--eval-interval", "--generate", "--trace", "--device-memory", "--host-memory", "--log-level", "--no-bind"):
             self.assertIn(option, text)
 
 

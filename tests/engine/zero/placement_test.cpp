@@ -391,8 +391,8 @@ TEST(Placement, AStoreLoadsWhatIsHereAndExportsSeeItUnderItsGlobalShape) {
       LayoutOptions options;
       options.placement = place(rank, ranks, 4);
       const ParamLayout layout({parameters}, options);
-      const auto stream = device->create_stream("compute");
-      ParameterStore store(*device, layout, groups, {}, *stream, *stream);
+      const RankStreams streams(*device);
+      ParameterStore store(*device, layout, groups, {}, streams);
       store.load(CountingUp());
       for (int unit = 0; unit < layout.unit_count(); ++unit) {
         store.with_whole(unit, [&](View whole) {

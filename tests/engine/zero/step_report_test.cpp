@@ -32,14 +32,13 @@ class StageRank {
       : mesh_(world, kDegrees),
         place_(mesh_.topology().coordinates(world.rank())),
         device_(make_cpu_device({})),
-        compute_(device_->create_stream("compute")),
-        reduce_(device_->create_stream("reduce")),
+        streams_(*device_),
         layout_({{spec("cut", 2 * kElements, 0)}, {spec("copied", kElements, -1)}},
                 options(shards, place_.tp)),
         groups_(make_zero_groups(mesh_, {.shard = shards})),
         part_(find_model_part(layout_, mesh_, groups_)),
         buckets_(plan_buckets(layout_, plan_step({2, 0}, 1), {})),
-        reducer_(*device_, layout_, buckets_, groups_, {}, *compute_, *reduce_) {
+        reducer_(*device_, layout_, buckets_, groups_, {}, streams_) {
     part_.names = {"s0.cut", "s0.copied", "s1.cut", "s1.copied"};
     for (int& number : part_.numbers) number += 2 * place_.pp;
     reporter_ = std::make_unique<StepReporter>(*device_, layout_, part_);
@@ -61,11 +60,11 @@ class StageRank {
       upload(values, reducer_.open(unit, 0).flat(0, kElements));
       reducer_.ready(unit, 0);
     }
-    reducer_.finish(*compute_);
+    reducer_.finish(*streams_.compute);
     Tensor pair(device_->memory(), kNoStream, DType::f32, Shape{2}, Category::activations);
     upload({static_cast<float>(4 * loss), 4.0f}, pair.view());
-    reporter_->add_loss(*compute_, pair);
-    return reporter_->exchange(*compute_, reducer_.square_sums(), 1);
+    reporter_->add_loss(*streams_.compute, pair);
+    return reporter_->exchange(*streams_.compute, reducer_.square_sums(), 1);
   }
 
  private:
@@ -89,15 +88,14 @@ class StageRank {
     Tensor host(device_->memory(Tier::pinned), kNoStream, DType::f32, target.shape(),
                 Category::batches);
     std::copy(values.begin(), values.end(), host.view().as<float>());
-    device_->copy(*compute_, target, host);
-    compute_->synchronize();
+    device_->copy(*streams_.compute, target, host);
+    streams_.compute->synchronize();
   }
 
   Mesh mesh_;
   Topology::Coordinates place_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<Stream> reduce_;
+  RankStreams streams_;
   ParamLayout layout_;
   ZeroGroups groups_;
   ModelPart part_;
