@@ -1,11 +1,52 @@
-// `zero3d bench`: measures parts of the engine beside what the machine can do.
+// `zero3d bench`: measures parts of the engine beside what the machine can do. Here are its
+// options.
 #include "bench.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 
 #include "command.h"
 
 namespace zero3d::tools {
+namespace {
+
+void add_bench_adam(CLI::App& bench) {
+  CLI::App* command =
+      bench.add_subcommand("adam", "CPU AdamW beside a null update over the same streams");
+  auto options = std::make_shared<AdamBenchOptions>();
+  command->add_option("--numel", options->numels, "Numbers of parameters (16M = 16 * 2^20)")
+      ->delimiter(',');
+  command->add_option("--threads", options->threads, "Numbers of threads")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--gradient", options->gradient, "fp32, bf16 or fp16");
+  command->add_option("--copy", options->copy,
+                      "dtype of the parameter copy written in the same pass, or none");
+  command->add_option("--isa", options->isa, "scalar, avx2, avx512, ...; default: the fastest");
+  command->add_option("--repeats", options->repeats, "Interleaved runs of each")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--print-times", options->print_times, "Also every run's time, for scripts");
+  command->callback([options] { bench_adam(*options); });
+}
+
+void add_bench_muon(CLI::App& bench) {
+  CLI::App* command =
+      bench.add_subcommand("muon", "Muon's orthogonalisation beside its matrix products alone");
+  auto options = std::make_shared<MuonBenchOptions>();
+  command->add_option("--rows", options->rows, "Rows of the matrix")->check(CLI::PositiveNumber);
+  command->add_option("--columns", options->columns, "Columns")->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "Numbers of threads")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--method", options->method, "gram or standard")
+      ->check(CLI::IsMember({"gram", "standard"}));
+  command->add_option("--repeats", options->repeats, "Interleaved runs of each")
+      ->check(CLI::PositiveNumber);
+  command->callback([options] { bench_muon(*options); });
+}
+
+}  // namespace
 
 void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure a part of the engine on this machine");

@@ -1,16 +1,31 @@
-// The benchmarks of `zero3d bench`, one source file each.
+// The benchmarks of `zero3d bench`: what each takes, and what runs it, one source file each.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
-
-namespace CLI {
-class App;
-}
 
 namespace zero3d::tools {
 
-void add_bench_adam(CLI::App& bench);
-void add_bench_muon(CLI::App& bench);
+struct AdamBenchOptions {
+  std::vector<std::string> numels = {"16M", "32M", "64M", "100M", "128M"};
+  std::vector<int> threads = {1, 2};
+  std::string gradient = "fp32";
+  std::string copy = "none";
+  std::string isa;
+  int repeats = 11;
+  bool print_times = false;
+};
+
+struct MuonBenchOptions {
+  std::int64_t rows = 768, columns = 3072;
+  std::vector<int> threads = {1, 2};
+  std::string method = "gram";
+  int repeats = 7;
+};
+
+void bench_adam(const AdamBenchOptions& options);
+void bench_muon(const MuonBenchOptions& options);
 
 /// Of at least one value.
 double median(std::vector<double> values);

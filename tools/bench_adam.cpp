@@ -1,7 +1,6 @@
 // Times Adam updates of arrays that lie as the engine lays them in turn with null updates: as many
 // bytes read and written, nothing computed, in the layout that is best for them. Medians of
 // interleaved runs, so that whatever else the machine does hits both alike.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -19,16 +18,6 @@
 
 namespace zero3d::tools {
 namespace {
-
-struct Options {
-  std::vector<std::string> numels = {"16M", "32M", "64M", "100M", "128M"};
-  std::vector<int> threads = {1, 2};
-  std::string gradient = "fp32";
-  std::string copy = "none";
-  std::string isa;
-  int repeats = 11;
-  bool print_times = false;
-};
 
 DType parse_dtype(const std::string& name) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
@@ -49,7 +38,7 @@ std::int64_t parse_count(const std::string& text) {
 /// copy, in records) and each for itself, and both ways to go over them.
 class Subject {
  public:
-  Subject(const Options& options, std::int64_t numel, int threads)
+  Subject(const AdamBenchOptions& options, std::int64_t numel, int threads)
       : rule_({.isa = options.isa.empty() ? std::nullopt
                                           : std::optional(kernels::parse_isa(options.isa))}),
         device_(make_cpu_device(device_options(threads))),
@@ -158,7 +147,7 @@ void print_times(const char* name, const std::vector<double>& seconds) {
   std::printf("\n");
 }
 
-void run_one(const Options& options, std::int64_t numel, int threads) {
+void run_one(const AdamBenchOptions& options, std::int64_t numel, int threads) {
   Subject subject(options, numel, threads);
   std::vector<double> adam, null;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
@@ -185,26 +174,9 @@ void run_one(const Options& options, std::int64_t numel, int threads) {
 
 }  // namespace
 
-void add_bench_adam(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("adam", "CPU AdamW beside a null update over the same streams");
-  auto options = std::make_shared<Options>();
-  command->add_option("--numel", options->numels, "Numbers of parameters (16M = 16 * 2^20)")
-      ->delimiter(',');
-  command->add_option("--threads", options->threads, "Numbers of threads")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  command->add_option("--gradient", options->gradient, "fp32, bf16 or fp16");
-  command->add_option("--copy", options->copy,
-                      "dtype of the parameter copy written in the same pass, or none");
-  command->add_option("--isa", options->isa, "scalar, avx2, avx512, ...; default: the fastest");
-  command->add_option("--repeats", options->repeats, "Interleaved runs of each")
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--print-times", options->print_times, "Also every run's time, for scripts");
-  command->callback([options] {
-    for (const std::string& numel : options->numels)
-      for (const int threads : options->threads) run_one(*options, parse_count(numel), threads);
-  });
+void bench_adam(const AdamBenchOptions& options) {
+  for (const std::string& numel : options.numels)
+    for (const int threads : options.threads) run_one(options, parse_count(numel), threads);
 }
 
 }  // namespace zero3d::tools

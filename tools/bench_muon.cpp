@@ -1,6 +1,5 @@
 // Times Muon's orthogonalisation in turn with its matrix products alone: what is left over is spent
 // on norms, scalings and polynomials.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -16,16 +15,9 @@
 namespace zero3d::tools {
 namespace {
 
-struct Options {
-  std::int64_t rows = 768, columns = 3072;
-  std::vector<int> threads = {1, 2};
-  std::string method = "gram";
-  int repeats = 7;
-};
-
 class Subject {
  public:
-  Subject(const Options& options, int threads)
+  Subject(const MuonBenchOptions& options, int threads)
       : gram_(options.method == "gram"),
         rule_({.method = gram_ ? NewtonSchulz::gram : NewtonSchulz::standard}),
         device_(make_cpu_device(device_options(threads))),
@@ -114,7 +106,7 @@ class Subject {
   Tensor matrix_, out_, square_, square_out_, scratch_;
 };
 
-void run_one(const Options& options, int threads) {
+void run_one(const MuonBenchOptions& options, int threads) {
   Subject subject(options, threads);
   subject.time_rule();
   subject.time_products();
@@ -131,22 +123,8 @@ void run_one(const Options& options, int threads) {
 
 }  // namespace
 
-void add_bench_muon(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("muon", "Muon's orthogonalisation beside its matrix products alone");
-  auto options = std::make_shared<Options>();
-  command->add_option("--rows", options->rows, "Rows of the matrix")->check(CLI::PositiveNumber);
-  command->add_option("--columns", options->columns, "Columns")->check(CLI::PositiveNumber);
-  command->add_option("--threads", options->threads, "Numbers of threads")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  command->add_option("--method", options->method, "gram or standard")
-      ->check(CLI::IsMember({"gram", "standard"}));
-  command->add_option("--repeats", options->repeats, "Interleaved runs of each")
-      ->check(CLI::PositiveNumber);
-  command->callback([options] {
-    for (const int threads : options->threads) run_one(*options, threads);
-  });
+void bench_muon(const MuonBenchOptions& options) {
+  for (const int threads : options.threads) run_one(options, threads);
 }
 
 }  // namespace zero3d::tools

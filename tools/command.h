@@ -1,11 +1,19 @@
-// The subcommands of `zero3d`, one source file each. A subcommand adds itself to the application
-// and does its work in its callback; it throws zero3d::Error, which main() prints as one line, or
-// CLI::RuntimeError to end with another exit code after it has said what is wrong.
+// The subcommands of `zero3d`. A subcommand adds itself to the application and does its work in its
+// callback; it throws zero3d::Error, which main() prints as one line, or ExitStatus after it has
+// said itself what is wrong. Only the sources that declare options include the parser's headers:
+// they are slow to compile.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace zero3d::tools {
+
+/// Ends the command with this exit code, without another word.
+struct ExitStatus {
+  int code = 1;
+};
 
 void add_bench(CLI::App& app);
 void add_config_docs(CLI::App& app);

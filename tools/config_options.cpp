@@ -1,5 +1,14 @@
+// The options of the subcommands that look at ds_config files alone, and those they share with
+// train.
 #include "config_options.h"
 
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "command.h"
+#include "validate.h"
+#include "zero3d/ds_config/docs.h"
 #include "zero3d/ds_config/model_size.h"
 
 namespace zero3d::tools {
@@ -56,6 +65,23 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->group(kAutoGroup);
   command.add_option("--steps", autos.steps, "Steps of the run")->group(kAutoGroup);
+}
+
+void add_validate(CLI::App& app) {
+  auto options = std::make_shared<ValidateOptions>();
+  CLI::App* command = app.add_subcommand(
+      "validate", "Check ds_config files and show what each value becomes, without any device");
+  command->add_option("files", options->files, "ds_config files")->required();
+  command->add_flag("--json", options->json, "One JSON object a line");
+  add_config_options(*command, options->config);
+  command->callback([options] { validate(*options); });
+}
+
+/// Prints docs/config.md; for the people who maintain it, so not listed.
+void add_config_docs(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("config-docs", "Print docs/config.md");
+  command->group("");
+  command->callback([] { std::cout << config_reference(); });
 }
 
 }  // namespace zero3d::tools

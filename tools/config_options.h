@@ -1,11 +1,14 @@
 // Command-line options that go into loading a ds_config, shared by validate and train.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "zero3d/ds_config/load.h"
+
+namespace CLI {
+class App;
+}
 
 namespace zero3d::tools {
 

@@ -1,5 +1,6 @@
 // The zero3d command: dispatches to the subcommands and turns errors into one line on stderr and
 // exit code 1.
+#include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
 
@@ -16,6 +17,8 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // --help is no failure
+  } catch (const zero3d::tools::ExitStatus& status) {
+    return status.code;
   } catch (const std::exception& error) {
     std::cout.flush();
     std::cerr << "zero3d: " << error.what() << '\n';

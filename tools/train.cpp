@@ -1,4 +1,6 @@
 // zero3d train: its options.
+#include <CLI/CLI.hpp>
+
 #include "command.h"
 #include "config_options.h"
 #include "train_launch.h"

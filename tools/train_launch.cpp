@@ -1,11 +1,11 @@
 #include "train_launch.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <optional>
 #include <sstream>
 
+#include "command.h"
 #include "train_plan.h"
 #include "train_run.h"
 #include "zero3d/core/error.h"
@@ -67,7 +67,7 @@ void end_together(Communicator& world, const std::optional<Failure>& failure) {
   if (!failure) return;
   if (failure->rank == world.rank()) std::cerr << "zero3d: " << failure->message << std::endl;
   world.exchange("");
-  throw CLI::RuntimeError(1);
+  throw ExitStatus{1};
 }
 
 /// Every rank's own plan, or its failure, or where they disagree: the same on all ranks.

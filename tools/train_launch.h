@@ -6,7 +6,7 @@
 
 namespace zero3d::tools {
 
-/// Throws what ended the run; under MPI CLI::RuntimeError on ranks that leave the telling to
+/// Throws what ended the run; under MPI ExitStatus on ranks that leave the telling to
 /// another.
 void train(const TrainRequest& request);
 

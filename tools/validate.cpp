@@ -1,13 +1,13 @@
 // zero3d validate: what becomes of a ds_config file, without any device. For one file the resolved
 // configuration with the origin of each value; for many a line each and a summary; --json gives one
 // object a line.
+#include "validate.h"
+
 #include <iostream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "command.h"
-#include "config_options.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/trainable.h"
@@ -15,12 +15,6 @@
 namespace zero3d::tools {
 
 namespace {
-
-struct ValidateOptions {
-  ConfigOptions config;
-  std::vector<std::string> files;
-  bool json = false;
-};
 
 JsonValue messages_json(const std::vector<ConfigMessage>& messages) {
   JsonValue list = JsonValue::make_array();
@@ -118,6 +112,8 @@ void print_line(const LoadResult& loaded, const TrainCheck& check) {
   std::cout << '\n';
 }
 
+}  // namespace
+
 void validate(const ValidateOptions& options) {
   const LoadOptions load = options.config.resolved();
   std::size_t refused = 0;
@@ -138,19 +134,7 @@ void validate(const ValidateOptions& options) {
               << " accepted, " << refused << " refused\n";
   }
   std::cout.flush();
-  if (refused > 0) throw CLI::RuntimeError(1);
-}
-
-}  // namespace
-
-void add_validate(CLI::App& app) {
-  auto options = std::make_shared<ValidateOptions>();
-  CLI::App* command = app.add_subcommand(
-      "validate", "Check ds_config files and show what each value becomes, without any device");
-  command->add_option("files", options->files, "ds_config files")->required();
-  command->add_flag("--json", options->json, "One JSON object a line");
-  add_config_options(*command, options->config);
-  command->callback([options] { validate(*options); });
+  if (refused > 0) throw ExitStatus{1};
 }
 
 }  // namespace zero3d::tools
