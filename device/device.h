@@ -34,8 +34,9 @@ class Device {
   /// Enqueues dst = 0.
   virtual void fill_zero(Stream& stream, const View& dst) = 0;
 
-  /// Device bytes for the host to read now. Reports (Error kHazard) if a stream may still write
-  /// them: the host has not waited for an event or a synchronise after the last write.
+  /// Bytes of host memory for the host to read now. Throws Error(kHazard) for device memory, which
+  /// the host cannot reach (see Readback), and reports so if a stream may still write the bytes:
+  /// the host has not waited for an event or a synchronise after the last write.
   virtual ConstView host_read(const ConstView& view) = 0;
   /// The same for writing by the host, against readers too.
   virtual View host_write(const View& view) = 0;

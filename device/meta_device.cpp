@@ -45,8 +45,10 @@ class MetaStream final : public Stream {
  public:
   MetaStream(Device& device, const std::string& name) : Stream(device, name) {}
 
+  using Stream::host_task;
   using Stream::launch;
   void launch(std::string, std::span<const Access>, std::function<void()>) override {}
+  void host_task(std::string, std::span<const Access>, std::function<void()>) override {}
   void record(Event& event) override { event.begin_record().complete(); }
   void wait(const Event& event) override {
     if (event.recorded()) return;

@@ -43,16 +43,27 @@ class Stream {
   const std::string& name() const { return name_; }
   std::shared_ptr<const StreamHandle> handle() const { return handle_; }
 
-  /// Enqueues host code as one task. `what` names it in traces and errors (a string that outlives
-  /// the stream, or a std::string). Its accesses must be declared: the hazard checker orders them,
-  /// and reports at the call the first pair of conflicting accesses that no stream order, event or
-  /// host wait orders.
+  /// Enqueues a computation on memory as one task: on a CPU device what a kernel's body or a user's
+  /// own loop does, on device memory or host memory. `what` names it in traces and errors (a string
+  /// that outlives the stream, or a std::string). Its accesses must be declared: the hazard checker
+  /// orders them, and reports at the call the first pair of conflicting accesses that no stream
+  /// order, event or host wait orders.
   virtual void launch(std::string what, std::span<const Access> accesses,
                       std::function<void()> task) = 0;
   void launch(std::string what, std::initializer_list<Access> accesses,
               std::function<void()> task) {
     launch(std::move(what), std::span<const Access>(accesses.begin(), accesses.size()),
            std::move(task));
+  }
+  /// Enqueues host code as one task. It may touch host memory only; what it touches of a device's
+  /// host memory is declared. Throws Error(kHazard) when an access is to device memory, and as
+  /// launch() does.
+  virtual void host_task(std::string what, std::span<const Access> accesses,
+                         std::function<void()> task) = 0;
+  void host_task(std::string what, std::initializer_list<Access> accesses,
+                 std::function<void()> task) {
+    host_task(std::move(what), std::span<const Access>(accesses.begin(), accesses.size()),
+              std::move(task));
   }
   /// Makes `event` name the point after all work enqueued so far. The event carries the stream's
   /// first error on.

@@ -18,7 +18,7 @@ class BlockSpan {
   BlockSpan(Stream& compute, int rank, const Op& op) : compute_(compute), rank_(rank), op_(op) {
     if (!Tracer::enabled()) return;
     begin_ = std::make_shared<std::int64_t>(0);
-    compute_.launch("span", {}, [begin = begin_] { *begin = now_ns(); });
+    compute_.host_task("span", {}, [begin = begin_] { *begin = now_ns(); });
   }
   BlockSpan(const BlockSpan&) = delete;
   BlockSpan& operator=(const BlockSpan&) = delete;
@@ -27,7 +27,7 @@ class BlockSpan {
     try {
       std::string name =
           concat(op_.kind == OpKind::forward ? "forward" : "backward", " block ", op_.block);
-      compute_.launch("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
+      compute_.host_task("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
       });
     } catch (...) {  // a failed stream reports itself where it is waited for
@@ -73,7 +73,7 @@ void BlockRunner::run(const Op& op) {
     case OpKind::forward:
       return forward(op, run);
     case OpKind::loss_gradient:
-      return loss_gradient(op, run);
+      return loss_gradient(run);
     case OpKind::backward:
     case OpKind::backward_inputs:
     case OpKind::backward_weights:
@@ -81,11 +81,6 @@ void BlockRunner::run(const Op& op) {
     case OpKind::drop:
       return drop(op);
   }
-}
-
-ConstView BlockRunner::last_loss() const {
-  const auto found = running_.find(latest_);
-  return found != running_.end() && found->second.loss.defined() ? found->second.loss : last_loss_;
 }
 
 Values BlockRunner::take_outputs(int micro_batch) {
@@ -138,10 +133,10 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
   if (!run.input.trains) return;
   kept_[{op.block, op.micro_batch}].saved = std::move(saved);
   ++run.kept;
-  if (op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run, op.micro_batch);
+  if (op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
 }
 
-void BlockRunner::finish_forward(MicroBatchRun& run, int micro_batch) {
+void BlockRunner::finish_forward(MicroBatchRun& run) {
   Values& outputs = run.values;
   if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
       outputs[0].numel() != 2) {
@@ -151,19 +146,14 @@ void BlockRunner::finish_forward(MicroBatchRun& run, int micro_batch) {
   }
   run.loss = std::move(outputs[0]);
   outputs.clear();
-  latest_ = micro_batch;
-  last_loss_.reset();
-  compute_.record(last_loss_ready_);
+  last_loss_ = Readback(compute_, run.loss);
 }
 
-void BlockRunner::loss_gradient(const Op& op, MicroBatchRun& run) {
+void BlockRunner::loss_gradient(MicroBatchRun& run) {
   parameters_.add_loss(run.loss);
-  if (op.micro_batch == latest_) last_loss_ = std::move(run.loss);
   run.loss.reset();
   Tensor gradient(device_.memory(), compute_, DType::f32, Shape{1}, Category::activations);
-  const View target = gradient.view();
-  compute_.launch("loss seed", {writes(target)},
-                  [target, value = run.input.loss_gradient] { *target.as<float>() = value; });
+  kernels::fill(compute_, gradient, run.input.loss_gradient);
   run.gradients.push_back(std::move(gradient));
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "zero3d/device/device.h"
+#include "zero3d/device/readback.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/schedule.h"
@@ -41,8 +41,7 @@ class BlockRunner {
   void run(const Op& op);
 
   /// The loss of the forward that ended last, fp32 [2]; undefined before the first.
-  ConstView last_loss() const;
-  const Event& last_loss_ready() const { return last_loss_ready_; }
+  const Readback& last_loss() const { return last_loss_; }
   /// What the last block of a micro-batch without backward gave; the micro-batch ends.
   Values take_outputs(int micro_batch);
 
@@ -64,8 +63,8 @@ class BlockRunner {
   BlockContext context(const MicroBatchRun& run) const;
   void load_batch(MicroBatchRun& run);
   void forward(const Op& op, MicroBatchRun& run);
-  void finish_forward(MicroBatchRun& run, int micro_batch);
-  void loss_gradient(const Op& op, MicroBatchRun& run);
+  void finish_forward(MicroBatchRun& run);
+  void loss_gradient(MicroBatchRun& run);
   void backward(const Op& op, MicroBatchRun& run);
   void finish_gradients(const BlockContext& context, const std::vector<GradientTarget>& targets,
                         Kept& kept);
@@ -79,9 +78,7 @@ class BlockRunner {
   std::vector<std::vector<bool>> adds_gradient_;  ///< By block and parameter.
   std::map<int, MicroBatchRun> running_;
   std::map<std::pair<int, int>, Kept> kept_;  ///< By block and micro-batch.
-  int latest_ = -1;                           ///< The micro-batch whose forward ended last.
-  Tensor last_loss_;                          ///< Its loss, once loss_gradient has counted it.
-  Event last_loss_ready_;
+  Readback last_loss_;
 };
 
 }  // namespace zero3d

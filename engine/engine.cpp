@@ -219,12 +219,15 @@ void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
   if (settings_.managed_accumulation) state().micro_steps += count - 1;
 }
 
-double Engine::loss() {
-  const ConstView last = runner_->last_loss();
-  if (!last.defined()) throw_invalid("loss() without a forward");
-  runner_->last_loss_ready().wait();
-  const float* pair = device_.host_read(last).as<float>();
+/// Waits for (sum of losses, number of targets) to arrive.
+double Engine::mean_loss(const Readback& loss) {
+  const float* pair = loss.wait().as<float>();
   return pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+}
+
+double Engine::loss() {
+  if (!runner_->last_loss().defined()) throw_invalid("loss() without a forward");
+  return mean_loss(runner_->last_loss());
 }
 
 void Engine::backward() {

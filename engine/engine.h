@@ -129,6 +129,7 @@ class Engine {
   void run_schedule(std::span<const MicroBatch> micro_batches);
   void run_ops(std::span<const Op> ops, int first_micro_batch);
   Values run_evaluation(const MicroBatch& batch);
+  static double mean_loss(const class Readback& loss);
   RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
   void require_trainable() const;
   void optimizer_step(const AccumulationWindow::Ended& window);

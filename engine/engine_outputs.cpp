@@ -33,8 +33,7 @@ double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
     require_batch(batch);
     if (!batch.targets.defined()) throw_invalid("evaluation needs targets");
     const Values outputs = run_evaluation(batch);
-    const float* pair = device_.host_read(outputs[0]).as<float>();
-    sum += pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+    sum += mean_loss(Readback(model_->compute(), outputs[0]));
   }
   if (!mesh_.counts_loss()) sum = 0;
   double total = 0;
@@ -54,10 +53,11 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
   const Values outputs = run_evaluation({view, ConstView()});
-  const ConstView logits = device_.host_read(outputs[0]);
+  const ConstView logits = outputs[0].view();
   const std::int64_t vocabulary = logits.shape().last();
   std::vector<float> last(static_cast<std::size_t>(vocabulary));
-  const ConstView row = logits.flat((length - 1) * vocabulary, vocabulary);
+  const Readback copy(model_->compute(), logits.flat((length - 1) * vocabulary, vocabulary));
+  const ConstView row = copy.wait();
   for (std::int64_t i = 0; i < vocabulary; ++i) {
     last[static_cast<std::size_t>(i)] = logits.dtype() == DType::f32 ? row.as<float>()[i]
                                         : logits.dtype() == DType::bf16

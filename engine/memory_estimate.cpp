@@ -107,6 +107,8 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
       StepReporter::exchange_bytes(inputs.ranks);
   estimate[Tier::pinned][Category::gathered_parameters] =
       largest * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
+  // What the host reads back: all parts of the exchange, and the last loss.
+  estimate[Tier::pinned][Category::other] = StepReporter::exchange_bytes(inputs.ranks);
   return estimate;
 }
 

@@ -1,6 +1,4 @@
 // Whole parameters for the host: exports, and scopes that read or write parameters by name.
-#include <cstring>
-
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/engine/sharded_model.h"
@@ -32,25 +30,20 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
   for (int unit = 0; unit < plan_.layout.unit_count(); ++unit) {
     const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];
     if (parameters.empty()) continue;
-    Tensor copy(device_.memory(Tier::pinned), kNoStream, plan_.dtype(),
-                Shape{plan_.layout.unit(unit).padded}, Category::gathered_parameters);
-    store_->with_whole(
-        unit, [&](View whole) { std::memcpy(copy.view().data(), whole.data(), whole.bytes()); });
-    for (int index : parameters) {
-      const LayoutParameter& p = plan_.layout.parameter(index);
-      Tensor moved;
-      const View stored = p.view_in(copy.view());
-      const View global =
-          view_as_global(p.placement, stored, device_.memory(Tier::pageable), moved);
-      edit(p.spec, global);
-      if (moved.defined()) copy_from_global(p.placement, global, stored);
-    }
-    if (writer < 0) continue;
-    mesh_.group(Axis::zero).broadcast(compute(), copy.view(), writer);
-    store_->store_whole(unit, copy.view());
-    if (!plan_.layout.unit(unit).frozen) {
-      for (int index : parameters) optimizer_->refresh_master(index);
-    }
+    store_->with_whole(unit, [&](View whole) {
+      for (int index : parameters) {
+        const LayoutParameter& p = plan_.layout.parameter(index);
+        Tensor moved;
+        const View stored = p.view_in(whole);
+        const View global =
+            view_as_global(p.placement, stored, device_.memory(Tier::pageable), moved);
+        edit(p.spec, global);
+        if (moved.defined()) copy_from_global(p.placement, global, stored);
+      }
+      if (writer >= 0) store_->store_whole(unit, whole, mesh_.group(Axis::zero), writer);
+    });
+    if (writer < 0 || plan_.layout.unit(unit).frozen) continue;
+    for (int index : parameters) optimizer_->refresh_master(index);
   }
 }
 

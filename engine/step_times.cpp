@@ -26,11 +26,11 @@ struct StepTimes::State {
 StepTimes::StepTimes() : state_(std::make_shared<State>()) {}
 
 void StepTimes::mark(Stream& stream, StepPhase phase) {
-  stream.launch("mark", {}, [state = state_, phase] { state->enter(static_cast<int>(phase)); });
+  stream.host_task("mark", {}, [state = state_, phase] { state->enter(static_cast<int>(phase)); });
 }
 
 void StepTimes::stop(Stream& stream) {
-  stream.launch("mark", {}, [state = state_] { state->enter(-1); });
+  stream.host_task("mark", {}, [state = state_] { state->enter(-1); });
 }
 
 std::array<double, StepTimes::kPhases> StepTimes::take() {

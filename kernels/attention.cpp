@@ -101,7 +101,7 @@ std::int64_t attention_backward_scratch(const AttentionShape& shape) {
 }
 
 void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t head_dim,
-          const ConstView& inverse_frequencies, float attention_scaling, bool inverse) {
+          std::span<const float> inverse_frequencies, float attention_scaling, bool inverse) {
   constexpr const char* kWhat = "rope";
   require_float(kWhat, "x's matrix", x.matrix);
   const std::int64_t rows = x.matrix.shape().rows();
@@ -112,7 +112,9 @@ void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t 
           "expected seq to divide the ", rows, " rows, but seq is ", seq.count, " from row ",
           seq.first);
   require_columns(kWhat, "x", x, x.matrix.dtype(), rows, x.count);
-  require_elements(kWhat, "inverse_frequencies", inverse_frequencies, DType::f32, head_dim / 2);
+  require(static_cast<std::int64_t>(inverse_frequencies.size()) == head_dim / 2, kWhat,
+          "expected head_dim / 2 inverse_frequencies, but head_dim is ", head_dim,
+          " and there are ", inverse_frequencies.size());
   RopeArgs args;
   args.dtype = x.matrix.dtype();
   args.batch = rows / seq.count;
@@ -121,10 +123,10 @@ void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t 
   args.heads = x.count / head_dim;
   args.head_dim = head_dim;
   args.x = rows_of(x);
-  args.inverse_frequencies = inverse_frequencies.as<float>();
+  args.inverse_frequencies.assign(inverse_frequencies.begin(), inverse_frequencies.end());
   args.attention_scaling = attention_scaling;
   args.inverse = inverse;
-  dispatch(stream, kWhat, {reads(inverse_frequencies), writes(x.matrix)}, {.cpu = cpu::rope}, args);
+  dispatch(stream, kWhat, {writes(x.matrix)}, {.cpu = cpu::rope}, std::move(args));
 }
 
 }  // namespace zero3d::kernels

@@ -3,6 +3,8 @@
 // key/value head h / (heads / kv_heads).
 #pragma once
 
+#include <span>
+
 #include "zero3d/core/random.h"
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
@@ -41,9 +43,10 @@ std::int64_t attention_backward_scratch(const AttentionShape& shape);
 
 /// Rotary position embedding, in place, in the rotate-half convention of transformers: for each row
 /// t = seq.first + row % seq.count and each head of `x`, pair (i, i + head_dim/2) turns by angle t
-/// * inverse_frequencies[i]; cos and sin are scaled by `attention_scaling` and rounded to x's dtype
-/// as transformers does. inverse: turn backwards (the gradient).
+/// * inverse_frequencies[i] (head_dim/2 of them, in the host's memory until the call returns); cos
+/// and sin are scaled by `attention_scaling` and rounded to x's dtype as transformers does.
+/// inverse: turn backwards (the gradient).
 void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t head_dim,
-          const ConstView& inverse_frequencies, float attention_scaling, bool inverse);
+          std::span<const float> inverse_frequencies, float attention_scaling, bool inverse);
 
 }  // namespace zero3d::kernels

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "zero3d/device/device.h"
 #include "zero3d/kernels/attention.h"
 
 namespace zero3d {
@@ -71,15 +70,8 @@ const std::vector<float>& Rope::table(std::int64_t seq) const {
 
 void Rope::turn(BlockContext& context, std::int64_t seq, std::initializer_list<Columns> columns,
                 bool inverse) const {
-  const std::vector<float>& host = table(seq);
-  const Shape shape{static_cast<std::int64_t>(host.size())};
-  const Tensor frequencies = context.allocate(DType::f32, shape);
-  Stream& stream = context.stream();
-  stream.device().copy(
-      stream, frequencies,
-      ConstView(reinterpret_cast<const std::byte*>(host.data()), DType::f32, shape));
   for (const Columns& x : columns)
-    kernels::rope(stream, x, seq, head_dim_, frequencies, 1.0f, inverse);
+    kernels::rope(context.stream(), x, seq, head_dim_, table(seq), 1.0f, inverse);
 }
 
 }  // namespace zero3d

@@ -26,7 +26,7 @@ class Rope {
             bool inverse) const;
 
  private:
-  /// Host memory that stays where it is: copies to the device are asynchronous.
+  /// Made once a length.
   const std::vector<float>& table(std::int64_t seq) const;
 
   RopeConfig rope_;

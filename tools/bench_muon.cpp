@@ -59,9 +59,10 @@ class Subject {
   }
 
   void fill(const View& view) {
-    float* values = device_->host_write(view).as<float>();
-    for (std::int64_t i = 0; i < view.numel(); ++i)
-      values[i] = static_cast<float>((i * 7919) % 1013 - 506) * 1e-3f;
+    stream_->launch("fill", {writes(view)}, [view] {
+      for (std::int64_t i = 0; i < view.numel(); ++i)
+        view.as<float>()[i] = static_cast<float>((i * 7919) % 1013 - 506) * 1e-3f;
+    });
   }
 
   void multiply(const ConstView& a, const ConstView& b, const View& c,

@@ -135,6 +135,14 @@ ArenaResource::Range* ArenaResource::range_of(std::uintptr_t address) {
   return range == ranges_.end() ? nullptr : &*range;
 }
 
+bool ArenaResource::contains(const void* data) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  std::lock_guard lock(mutex_);
+  return std::any_of(ranges_.begin(), ranges_.end(), [address](const Range& each) {
+    return address >= each.begin && address < each.begin + each.bytes;
+  });
+}
+
 std::size_t ArenaResource::free_blocks() const {
   std::lock_guard lock(mutex_);
   return free_.size();

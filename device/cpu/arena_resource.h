@@ -31,6 +31,9 @@ class ArenaResource final : public MemoryResource {
   void* allocate(std::size_t bytes) override;
   void deallocate(void* data, std::size_t bytes) noexcept override;
 
+  /// Whether the byte lies in memory of this arena, handed out or not.
+  bool contains(const void* data) const;
+
   /// Free blocks, each bordered by blocks in use or the end of a reserved range; for tests.
   std::size_t free_blocks() const;
   /// The bytes between the first and the highest byte ever handed out, over all ranges.

@@ -43,9 +43,12 @@ class CpuDevice final : public Device {
                std::span<const Event> after, Event& done) override;
 
  private:
+  void host_access(const char* what, const Access& access);
+
   const CpuDeviceOptions options_;
   std::unique_ptr<HazardChecker> checker_;
   ArenaResource arena_;
+  const HostBounds bounds_;
   ArenaResource host_arena_;
   std::unique_ptr<PoisonResource> poison_;
   TrackingResource memory_;
@@ -59,6 +62,7 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options)
     : options_(options),
       checker_(options.check_hazards ? std::make_unique<HazardChecker>(description()) : nullptr),
       arena_(reserve_bytes(options.budget_bytes)),
+      bounds_(arena_),
       host_arena_(reserve_bytes(TrackingResource::kUnlimited)),
       poison_(options.poison_on_free && checker_ != nullptr
                   ? std::make_unique<PoisonResource>(arena_, *checker_)
@@ -91,7 +95,7 @@ TrackingResource& CpuDevice::memory(Tier tier) {
 }
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
-  CpuStreamOptions options{options_.rank, options_.threads, 0, checker_.get()};
+  CpuStreamOptions options{options_.rank, options_.threads, 0, checker_.get(), &bounds_};
   if (options_.jitter_seed != 0) options.jitter_seed = options_.jitter_seed + ++streams_ * 7919;
   if (options_.inline_streams) return std::make_unique<InlineStream>(*this, name, options);
   return std::make_unique<QueuedStream>(*this, name, options);
@@ -127,13 +131,18 @@ void CpuDevice::fill_zero(Stream& stream, const View& dst) {
 }
 
 ConstView CpuDevice::host_read(const ConstView& view) {
-  if (checker_ != nullptr) checker_->host_access(reads(view));
+  host_access("host_read", reads(view));
   return view;
 }
 
 View CpuDevice::host_write(const View& view) {
-  if (checker_ != nullptr) checker_->host_access(writes(view));
+  host_access("host_write", writes(view));
   return view;
+}
+
+void CpuDevice::host_access(const char* what, const Access& access) {
+  bounds_.check(what, description(), {&access, 1});
+  if (checker_ != nullptr) checker_->host_access(access);
 }
 
 void CpuDevice::declare(const std::string& what, std::span<const Access> accesses,

@@ -27,6 +27,18 @@ void name_thread(const std::string& name) {
 
 }  // namespace
 
+void HostBounds::check(const std::string& what, const std::string& where,
+                       std::span<const Access> accesses) const {
+  for (const Access& access : accesses) {
+    if (access.bytes == 0 || !device_memory_.contains(access.data)) continue;
+    throw Error(ErrorKind::kHazard,
+                concat("'", what, "' on ", where, " is host code and ",
+                       access.write ? "writes " : "reads ", access.bytes,
+                       " bytes of device memory, which may be out of its reach: copy them to or "
+                       "from host memory (Readback), or launch a kernel on them"));
+  }
+}
+
 StreamOrder::StreamOrder(const std::string& stream, HazardChecker* checker) : checker_(checker) {
   if (checker_ != nullptr) lane_ = checker_->add_lane(stream);
 }
@@ -68,6 +80,7 @@ void StreamOrder::finish() {
 
 QueuedStream::QueuedStream(Device& device, const std::string& name, const CpuStreamOptions& options)
     : Stream(device, name),
+      bounds_(options.bounds),
       order_(name, options.checker),
       runner_(name, device.description(), options) {
   worker_ = std::thread([this, rank = options.rank] {
@@ -93,6 +106,12 @@ void QueuedStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
   order_.launch(what, accesses);
   push({Step::run, written_bytes(accesses), std::move(what), std::move(task), nullptr});
+}
+
+void QueuedStream::host_task(std::string what, std::span<const Access> accesses,
+                             std::function<void()> task) {
+  bounds_->check(what, concat("stream '", name(), "'"), accesses);
+  launch(std::move(what), accesses, std::move(task));
 }
 
 void QueuedStream::record(Event& event) {
@@ -165,6 +184,7 @@ void QueuedStream::execute(Task task) {
 
 InlineStream::InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options)
     : Stream(device, name),
+      bounds_(options.bounds),
       order_(name, options.checker),
       runner_(name, device.description(), options) {}
 
@@ -176,6 +196,12 @@ void InlineStream::launch(std::string what, std::span<const Access> accesses,
   runner_.arena().enter([&] { runner_.run(what, written_bytes(accesses), task); });
   task = nullptr;
   order_.finish();
+}
+
+void InlineStream::host_task(std::string what, std::span<const Access> accesses,
+                             std::function<void()> task) {
+  bounds_->check(what, concat("stream '", name(), "'"), accesses);
+  launch(std::move(what), accesses, std::move(task));
 }
 
 void InlineStream::record(Event& event) {

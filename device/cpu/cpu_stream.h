@@ -12,17 +12,31 @@
 #include <vector>
 
 #include "zero3d/device/cpu/arena.h"
+#include "zero3d/device/cpu/arena_resource.h"
 #include "zero3d/device/event_state.h"
 #include "zero3d/device/hazard.h"
 #include "zero3d/device/stream.h"
 
 namespace zero3d {
 
+/// What host code of a CPU device may touch.
+class HostBounds {
+ public:
+  explicit HostBounds(const ArenaResource& device_memory) : device_memory_(device_memory) {}
+  /// Throws Error(kHazard) when an access is to device memory; `what` and `where` name who asks.
+  void check(const std::string& what, const std::string& where,
+             std::span<const Access> accesses) const;
+
+ private:
+  const ArenaResource& device_memory_;
+};
+
 struct CpuStreamOptions {
   int rank = 0;
   int threads = 1;
   std::uint64_t jitter_seed = 0;
   HazardChecker* checker = nullptr;  ///< Null: launches are not checked.
+  const HostBounds* bounds = nullptr;
 };
 
 /// A stream's place in the order of its device's checker. Without one it checks nothing, and still
@@ -103,9 +117,12 @@ class QueuedStream final : public Stream {
   QueuedStream(Device& device, const std::string& name, const CpuStreamOptions& options);
   ~QueuedStream() override;
 
+  using Stream::host_task;
   using Stream::launch;
   void launch(std::string what, std::span<const Access> accesses,
               std::function<void()> task) override;
+  void host_task(std::string what, std::span<const Access> accesses,
+                 std::function<void()> task) override;
   void record(Event& event) override;
   void wait(const Event& event) override;
   void synchronize() override;
@@ -126,6 +143,7 @@ class QueuedStream final : public Stream {
   bool take(std::vector<Task>& batch);
   void execute(Task task);
 
+  const HostBounds* bounds_;
   StreamOrder order_;
   TaskRunner runner_;
   std::mutex mutex_;
@@ -142,14 +160,18 @@ class InlineStream final : public Stream {
   InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options);
   ~InlineStream() override;
 
+  using Stream::host_task;
   using Stream::launch;
   void launch(std::string what, std::span<const Access> accesses,
               std::function<void()> task) override;
+  void host_task(std::string what, std::span<const Access> accesses,
+                 std::function<void()> task) override;
   void record(Event& event) override;
   void wait(const Event& event) override;
   void synchronize() override;
 
  private:
+  const HostBounds* bounds_;
   StreamOrder order_;
   TaskRunner runner_;
 };

@@ -1,6 +1,7 @@
 #include "zero3d/engine/zero/parameter_store.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
@@ -9,7 +10,8 @@
 namespace zero3d {
 namespace {
 
-constexpr std::int64_t kLoadChunk = 1 << 16;  // elements read or drawn by one task
+constexpr std::int64_t kLoadChunk = 1 << 16;        // elements read or drawn by one task
+constexpr std::int64_t kStagingElements = 1 << 22;  // on their way from the source to a shard
 
 }  // namespace
 
@@ -52,25 +54,39 @@ View ParameterStore::whole_view(int unit) {
 }
 
 void ParameterStore::load(const ParameterSource& source) {
+  std::int64_t largest = 0;
+  for (const Unit& unit : layout_.units()) largest = std::max(largest, unit.shard);
+  const Tensor staging(device_.memory(Tier::pinned), kNoStream, options_.dtype,
+                       Shape{std::min(largest, kStagingElements)}, Category::gathered_parameters);
   for (int unit = 0; unit < layout_.unit_count(); ++unit) {
     const View target = shard(unit);
     const std::int64_t begin = groups_.gather->rank() * layout_.unit(unit).shard;
     device_.fill_zero(compute_, target);
-    for (const ParameterRun& run : layout_.runs(unit, begin, layout_.unit(unit).shard)) {
-      const View piece = target.flat(run.offset, run.count);
-      const LayoutParameter& p = layout_.parameter(run.parameter);
-      compute_.launch("load " + p.spec.name, {writes(piece)}, [&source, &p, run, piece] {
-        parallel_for(run.count, kLoadChunk, [&](std::int64_t first, std::int64_t last) {
-          source.read(p.spec, global_runs(p.placement, run.first + first, last - first),
-                      piece.flat(first, last - first));
-        });
-      });
-    }
+    for (const ParameterRun& run : layout_.runs(unit, begin, layout_.unit(unit).shard))
+      load_run(source, run, target.flat(run.offset, run.count), staging);
     publish(unit);
   }
   gather_published();
   compute_.synchronize();
   gather_.synchronize();
+}
+
+/// By way of host memory, as much of it at a time as `staging` holds.
+void ParameterStore::load_run(const ParameterSource& source, const ParameterRun& run,
+                              const View& target, const View& staging) {
+  const LayoutParameter& p = layout_.parameter(run.parameter);
+  for (std::int64_t done = 0; done < run.count; done += staging.numel()) {
+    const View piece = staging.flat(0, std::min(staging.numel(), run.count - done));
+    const std::int64_t begin = run.first + done;
+    compute_.host_task("load " + p.spec.name, {writes(piece)}, [&source, &p, begin, piece] {
+      if (!p.placement.whole()) std::memset(piece.data(), 0, piece.bytes());  // padding
+      parallel_for(piece.numel(), kLoadChunk, [&](std::int64_t first, std::int64_t last) {
+        source.read(p.spec, global_runs(p.placement, begin + first, last - first),
+                    piece.flat(first, last - first));
+      });
+    });
+    device_.copy(compute_, target.flat(done, piece.numel()), piece);
+  }
 }
 
 void ParameterStore::resize_arena(std::int64_t elements) {
@@ -216,27 +232,45 @@ void ParameterStore::end_step() {
   for (UnitState& s : units_) s.secondary_valid = false;
 }
 
-void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
-  compute_.synchronize();
-  gather_.synchronize();
-  if (!gathers(unit)) return use(device_.host_write(state(unit).whole.view()));
+/// Device memory for a whole unit between passes: its kept copy, the arena, which has the room that
+/// a budget may not have beside it, or `own`.
+View ParameterStore::room_for_whole(int unit, Stream& stream, Tensor& own) {
+  if (!gathers(unit)) return state(unit).whole.view();
   const std::int64_t elements = layout_.unit(unit).padded;
   const bool busy =
       std::any_of(units_.begin(), units_.end(), [](const UnitState& s) { return s.live; });
-  Tensor own;  // between passes the arena has the room, which a budget may not have beside it
-  if (busy || arena_.elements() < elements)
-    own = Tensor(device_.memory(), gather_, options_.dtype, Shape{elements},
-                 Category::gathered_parameters);
-  const View whole = own.defined() ? own.view() : arena_.acquire(gather_, 0, elements);
-  const GatherSegment segment{state(unit).shard.view(), whole};
-  groups_.gather->all_gather(gather_, {&segment, 1});
-  gather_.synchronize();
-  use(device_.host_write(whole));
+  if (!busy && arena_.elements() >= elements) return arena_.acquire(stream, 0, elements);
+  own = Tensor(device_.memory(), stream, options_.dtype, Shape{elements},
+               Category::gathered_parameters);
+  return own.view();
 }
 
-void ParameterStore::store_whole(int unit, const ConstView& whole) {
-  const std::int64_t elements = layout_.unit(unit).shard;
-  device_.copy(compute_, shard(unit), whole.flat(groups_.gather->rank() * elements, elements));
+void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
+  compute_.synchronize();
+  gather_.synchronize();
+  Tensor own;
+  const View whole = room_for_whole(unit, gather_, own);
+  if (gathers(unit)) {
+    const GatherSegment segment{state(unit).shard.view(), whole};
+    groups_.gather->all_gather(gather_, {&segment, 1});
+  }
+  const Tensor host(device_.memory(Tier::pinned), kNoStream, options_.dtype, whole.shape(),
+                    Category::gathered_parameters);
+  device_.copy(gather_, host, whole);
+  gather_.synchronize();
+  own.reset();
+  use(device_.host_write(host));
+}
+
+void ParameterStore::store_whole(int unit, const ConstView& values, Communicator& replicas,
+                                 int writer) {
+  Tensor own;
+  const View whole = room_for_whole(unit, compute_, own);
+  if (replicas.rank() == writer) device_.copy(compute_, whole, values);
+  replicas.broadcast(compute_, whole, writer);
+  const View mine = shard(unit);
+  const View piece = whole.flat(groups_.gather->rank() * mine.numel(), mine.numel());
+  if (mine.data() != piece.data()) device_.copy(compute_, mine, piece);
   publish(unit);
   gather_published();
   state(unit).secondary_valid = false;

@@ -57,12 +57,13 @@ class ParameterStore {
   /// All shards are updated: gathers what is still to be published; secondary copies are stale.
   void end_step();
 
-  /// The whole padded unit on every rank for the host to read; collective, host-blocking. For
-  /// exports and scoped access, never within a step.
+  /// The whole padded unit on every rank, in host memory; collective, host-blocking. For exports
+  /// and scoped access, never within a step.
   void with_whole(int unit, const std::function<void(View whole)>& use);
-  /// Every rank gives the same `whole` (host memory): its shard and kept copies become that.
-  /// Collective, host-blocking.
-  void store_whole(int unit, const ConstView& whole);
+  /// Shards and kept copies of all ranks of `replicas` (a communicator of the compute stream)
+  /// become the `values` that rank `writer` gives in this device's host memory. Collective,
+  /// host-blocking.
+  void store_whole(int unit, const ConstView& values, Communicator& replicas, int writer);
 
   bool keeps_whole(int unit) const { return !gathers(unit); }
   DType dtype() const { return options_.dtype; }
@@ -87,6 +88,9 @@ class ParameterStore {
   }
   UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   View whole_view(int unit);
+  View room_for_whole(int unit, Stream& stream, Tensor& own);
+  void load_run(const ParameterSource& source, const ParameterRun& run, const View& target,
+                const View& staging);
   void gather_published();
   void issue_gather(int unit, const View& target);
   void gather_on_demand(int unit);

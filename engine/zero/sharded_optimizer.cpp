@@ -73,12 +73,8 @@ void ShardedOptimizer::initialise() {
     device_.fill_zero(compute_, bytes);
     for (const StateSlice& slice : slices(tile, bytes)) {
       for (std::size_t i = 0; i < slice.states.size(); ++i) {
-        const View state = slice.states[i];
         const float value = parts[i + (options_.has_masters() ? 1 : 0)].initial;
-        if (value == 0) continue;
-        ZERO3D_CHECK(state.dtype() == DType::f32, "a state with an initial value is fp32");
-        compute_.launch("initial state", {writes(state)},
-                        [state, value] { std::fill_n(state.as<float>(), state.numel(), value); });
+        if (value != 0) kernels::fill(compute_, slice.states[i], value);
       }
       master_from_parameter(slice);
     }

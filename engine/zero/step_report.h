@@ -10,6 +10,7 @@
 #include "zero3d/core/exact_sum.h"
 #include "zero3d/device/device.h"
 #include "zero3d/engine/zero/model_part.h"
+#include "zero3d/kernels/exact_sums.h"
 
 namespace zero3d {
 
@@ -46,23 +47,18 @@ class StepReporter {
 
  private:
   struct Part;
-  StepReport merge() const;
-  void find_non_finite(const double* squares, Part& part) const;
+  StepReport merge(const ConstView& all) const;
+  void add_ranges(int unit, std::int64_t first_block);
+  View field(std::size_t offset, DType dtype, std::int64_t elements) const;
 
   Device& device_;
   const ParamLayout& layout_;
   const ModelPart& model_part_;
   const Mesh& mesh_;
-  /// A unit that is trainable and this rank's to count, and its block sums.
-  struct Counted {
-    int unit = 0;
-    std::int64_t first = 0;
-    std::int64_t count = 0;
-  };
-  std::vector<Counted> units_;  ///< In order.
-  Tensor losses_;               ///< f64 [1]: this rank's sum of mean losses.
-  Tensor mine_;                 ///< Part, as bytes.
-  Tensor all_;                  ///< Parts of all ranks.
+  /// The blocks of trainable parameters that are this rank's to count, by parameter.
+  std::vector<kernels::SumRange> counted_;
+  Tensor mine_;  ///< Part, as bytes: its loss is the sum of mean losses so far.
+  Tensor all_;   ///< Parts of all ranks.
   bool losses_started_ = false;
 };
 

@@ -1,8 +1,5 @@
 #include "zero3d/engine/zero/tensor_norm_step.h"
 
-#include <cstring>
-
-#include "zero3d/core/exact_sum.h"
 #include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
@@ -14,12 +11,6 @@ bool takes(const Unit& unit, const OptimizerSetup& setup) {
 
 std::int64_t blocks_of(std::int64_t count) {
   return (count + kernels::kNormBlock - 1) / kernels::kNormBlock;
-}
-
-ExactSum load_sum(const std::byte* bytes, std::size_t index) {
-  ExactSum sum;
-  std::memcpy(&sum, bytes + index * sizeof sum, sizeof sum);
-  return sum;
 }
 
 }  // namespace
@@ -39,20 +30,22 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const 
       place_[static_cast<std::size_t>(index)] = static_cast<std::size_t>(parameters++);
     const bool counts = part.owner[static_cast<std::size_t>(unit)];
     for (const ParameterRun& run : layout.runs(unit, part.shard * entry.shard, entry.shard)) {
-      if (!counts) continue;
-      sums_.push_back({place_[static_cast<std::size_t>(run.parameter)],
-                       blocks + run.offset / kernels::kNormBlock, blocks_of(run.count)});
+      const auto place = static_cast<std::int64_t>(place_[static_cast<std::size_t>(run.parameter)]);
+      if (counts)
+        ranges_.push_back(
+            {blocks + run.offset / kernels::kNormBlock, blocks_of(run.count), 2 * place});
     }
     blocks += entry.shard / kernels::kNormBlock;
   }
   if (parameters == 0) return;
+  for (std::size_t i = 0, count = ranges_.size(); i < count; ++i)  // those of the directions
+    ranges_.push_back({blocks + ranges_[i].first, ranges_[i].count, ranges_[i].sum + 1});
   const std::int64_t bytes = 2 * parameters * static_cast<std::int64_t>(sizeof(ExactSum));
   const auto allocate = [&](DType dtype, std::int64_t elements) {
     return Tensor(device.memory(), kNoStream, dtype, Shape{elements},
                   Category::optimizer_workspace);
   };
-  parameter_sums_ = allocate(DType::f64, blocks);
-  direction_sums_ = allocate(DType::f64, blocks);
+  squares_ = allocate(DType::f64, 2 * blocks);
   mine_ = allocate(DType::u8, bytes);
   all_ = allocate(DType::u8, bytes * stage_.size());
   norms_ = allocate(DType::f64, 2 * parameters);
@@ -79,8 +72,9 @@ std::vector<TensorNormRule::Scratch> TensorNormStep::scratch(
     const std::int64_t first =
         first_block_[static_cast<std::size_t>(state.unit)] + state.begin / kernels::kNormBlock;
     const std::int64_t blocks = blocks_of(state.count);
-    result.push_back({state.workspace, parameter_sums_.view().flat(first, blocks),
-                      direction_sums_.view().flat(first, blocks)});
+    const std::int64_t directions = squares_.numel() / 2;
+    result.push_back({state.workspace, squares_.view().flat(first, blocks),
+                      squares_.view().flat(directions + first, blocks)});
   }
   return result;
 }
@@ -103,34 +97,10 @@ void TensorNormStep::apply(const RuleCall& call, std::span<const StateSlice> sta
 }
 
 void TensorNormStep::exchange(Stream& stream) {
-  const View mine = mine_.view();
-  const View all = all_.view();
-  const View norms = norms_.view();
-  const ConstView parameter_sums = parameter_sums_.view();
-  const ConstView direction_sums = direction_sums_.view();
-  stream.launch("norms of this rank", {reads(parameter_sums), reads(direction_sums), writes(mine)},
-                [this, mine, parameter_sums, direction_sums] {
-                  std::vector<ExactSum> sums(mine.bytes() / sizeof(ExactSum));
-                  for (const Sums& run : sums_) {
-                    for (std::int64_t i = 0; i < run.count; ++i) {
-                      sums[2 * run.place].add(parameter_sums.as<double>()[run.first + i]);
-                      sums[2 * run.place + 1].add(direction_sums.as<double>()[run.first + i]);
-                    }
-                  }
-                  std::memcpy(mine.data(), sums.data(), mine.bytes());
-                });
-  const GatherSegment segment{mine, all};
+  kernels::exact_sums(stream, squares_, ranges_, mine_, {});
+  const GatherSegment segment{mine_, all_};
   stage_.all_gather(stream, {&segment, 1});
-  const int ranks = stage_.size();
-  stream.launch("norms of all ranks", {reads(all), writes(norms)}, [all, norms, ranks] {
-    const auto count = static_cast<std::size_t>(norms.numel());
-    for (std::size_t i = 0; i < count; ++i) {
-      ExactSum sum;
-      for (int rank = 0; rank < ranks; ++rank)
-        sum.add(load_sum(all.data(), static_cast<std::size_t>(rank) * count + i));
-      norms.as<double>()[i] = sum.value();
-    }
-  });
+  kernels::exact_totals(stream, all_, stage_.size(), norms_);
 }
 
 }  // namespace zero3d

@@ -11,6 +11,7 @@
 #include "zero3d/engine/zero/model_part.h"
 #include "zero3d/engine/zero/state_store.h"
 #include "zero3d/engine/zero/update_plan.h"
+#include "zero3d/kernels/exact_sums.h"
 
 namespace zero3d {
 
@@ -33,23 +34,17 @@ class TensorNormStep {
                                       int stage_ranks);
 
  private:
-  /// The blocks of this rank's share of one parameter, if they count.
-  struct Sums {
-    std::size_t place = 0;  ///< Of the parameter among those with norms.
-    std::int64_t first = 0;
-    std::int64_t count = 0;
-  };
   std::vector<TensorNormRule::Scratch> scratch(std::span<const StateSlice> states) const;
 
   Communicator& stage_;                    ///< All ranks with these parameters, or pieces of them.
   std::vector<std::int64_t> first_block_;  ///< Per unit, in the block sums.
   std::vector<std::size_t> place_;         ///< Per parameter of the layout: where its norms are.
-  std::vector<Sums> sums_;
-  Tensor parameter_sums_;
-  Tensor direction_sums_;
-  Tensor mine_;   ///< Two ExactSum per parameter, as bytes.
-  Tensor all_;    ///< The same of all ranks of the stage.
-  Tensor norms_;  ///< f64 [parameters, 2].
+  /// This rank's share of each parameter, if it counts; then of each direction.
+  std::vector<kernels::SumRange> ranges_;
+  Tensor squares_;  ///< f64, block sums: of the parameters, then of the directions.
+  Tensor mine_;     ///< Two ExactSum per parameter, as bytes.
+  Tensor all_;      ///< The same of all ranks of the stage.
+  Tensor norms_;    ///< f64 [parameters, 2].
 };
 
 }  // namespace zero3d

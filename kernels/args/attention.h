@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "zero3d/core/dtype.h"
 #include "zero3d/core/random.h"
@@ -43,7 +44,7 @@ struct RopeArgs {
   std::int64_t heads = 0;
   std::int64_t head_dim = 0;
   Rows x;
-  const float* inverse_frequencies = nullptr;
+  std::vector<float> inverse_frequencies;  ///< By value: a few hundred bytes.
   float attention_scaling = 1;
   bool inverse = false;
 };

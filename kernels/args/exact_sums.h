@@ -13,7 +13,7 @@ struct ExactSumsArgs {
   std::vector<SumRange> ranges;
   ExactSum* sums = nullptr;
   std::int64_t count = 0;             ///< Of sums.
-  std::int64_t* bad_value = nullptr;  ///< [2]; may be null.
+  std::int64_t* bad_range = nullptr;  ///< [2]; may be null.
 };
 
 struct ExactTotalsArgs {

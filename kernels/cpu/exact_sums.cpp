@@ -7,17 +7,18 @@ namespace zero3d::kernels::cpu {
 
 void exact_sums(const ExactSumsArgs& args) {
   std::fill_n(args.sums, args.count, ExactSum());
-  std::int64_t bad = -1;
+  std::int64_t bad_range[2] = {-1, 0};
   for (const SumRange& range : args.ranges) {
     ExactSum& sum = args.sums[range.sum];
     for (std::int64_t i = range.first; i < range.first + range.count; ++i) {
-      sum.add(args.values[i]);
-      if (bad < 0 && !std::isfinite(args.values[i])) bad = i;
+      const double value = args.values[i];
+      sum.add(value);
+      if (std::isfinite(value) || bad_range[0] >= 0) continue;
+      bad_range[0] = range.name;
+      bad_range[1] = std::isnan(value) ? 1 : 0;
     }
   }
-  if (args.bad_value == nullptr) return;
-  args.bad_value[0] = bad;
-  args.bad_value[1] = bad >= 0 && std::isnan(args.values[bad]) ? 1 : 0;
+  if (args.bad_range != nullptr) std::copy(bad_range, bad_range + 2, args.bad_range);
 }
 
 void exact_totals(const ExactTotalsArgs& args) {

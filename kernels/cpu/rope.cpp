@@ -55,8 +55,8 @@ void rope(const RopeArgs& args) {
     float* sines = cosines + half;
     for (std::int64_t t = begin; t < end; ++t) {
       for (std::int64_t i = 0; i < half; ++i) {
-        const float angle =
-            static_cast<float>(args.first_position + t) * args.inverse_frequencies[i];
+        const float angle = static_cast<float>(args.first_position + t) *
+                            args.inverse_frequencies[static_cast<std::size_t>(i)];
         cosines[i] = std::cos(angle) * args.attention_scaling;
         sines[i] =
             std::sin(angle) * (args.inverse ? -args.attention_scaling : args.attention_scaling);

@@ -16,6 +16,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/device/device.h"
 #include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/tests/support/host_access.h"
 
 namespace zero3d::contract {
 
@@ -25,21 +26,34 @@ class Data {
   Data(Device& device, DType dtype, std::int64_t numel)
       : device_(device),
         tensor_(device.memory(), kNoStream, dtype, Shape{numel}, Category::other) {}
-  View view() const { return tensor_.view(); }
+  /// For an operation: what is read afterwards is read anew.
+  View view() const {
+    bits_.clear();
+    return tensor_.view();
+  }
   View flat(std::int64_t begin, std::int64_t count) const { return view().flat(begin, count); }
   std::int64_t numel() const { return tensor_.numel(); }
 
-  void set(std::int64_t i, float value) { store(host().data(), view().dtype(), i, value); }
+  void set(std::int64_t i, float value) {
+    const auto stream = device_.create_stream("upload");
+    test::upload(*stream, flat(i, 1),
+                 [&](const View& host) { store(host.data(), host.dtype(), 0, value); });
+  }
   /// Raw bits of element `i`: 16-bit types in the low half.
   std::uint32_t bits(std::int64_t i) const {
-    return load_bits(device_.host_read(view()).data(), view().dtype(), i);
+    if (bits_.empty()) bits_ = all_bits();
+    return bits_[static_cast<std::size_t>(i)];
   }
   void fill(const std::function<float(std::int64_t)>& value) {
-    std::byte* data = host().data();
-    for (std::int64_t i = 0; i < numel(); ++i) store(data, view().dtype(), i, value(i));
+    const auto stream = device_.create_stream("upload");
+    test::upload(*stream, view(), [&](const View& host) {
+      for (std::int64_t i = 0; i < numel(); ++i) store(host.data(), host.dtype(), i, value(i));
+    });
   }
   std::vector<std::uint32_t> all_bits() const {
-    const std::byte* data = device_.host_read(view()).data();
+    const auto stream = device_.create_stream("read back");
+    const Readback copy(*stream, view());
+    const std::byte* data = copy.wait().data();
     std::vector<std::uint32_t> all;
     for (std::int64_t i = 0; i < numel(); ++i) all.push_back(load_bits(data, view().dtype(), i));
     return all;
@@ -60,9 +74,9 @@ class Data {
   }
 
  private:
-  View host() const { return device_.host_write(tensor_.view()); }
   Device& device_;
   Tensor tensor_;
+  mutable std::vector<std::uint32_t> bits_;  ///< As read last.
 };
 
 /// `value` rounded to `dtype`, in fp32.

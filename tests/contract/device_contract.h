@@ -22,6 +22,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/device/event_state.h"
+#include "zero3d/tests/support/host_access.h"
 
 namespace zero3d::contract {
 
@@ -68,12 +69,15 @@ class DeviceContract : public ::testing::TestWithParam<DeviceSubject> {
   /// A device tensor holding first, first + 1, ...
   Tensor ramp(Device& on, std::int64_t numel, std::int32_t first) const {
     Tensor tensor(on.memory(), kNoStream, DType::i32, Shape{numel}, Category::other);
-    std::int32_t* values = on.host_write(tensor).as<std::int32_t>();
-    std::iota(values, values + numel, first);
+    test::upload(*on.create_stream("upload"), tensor, [&](const View& host) {
+      std::iota(host.as<std::int32_t>(), host.as<std::int32_t>() + numel, first);
+    });
     return tensor;
   }
   static std::vector<std::int32_t> values(Device& on, const Tensor& tensor) {
-    const std::int32_t* data = on.host_read(tensor).as<std::int32_t>();
+    const auto stream = on.create_stream("read back");
+    const Readback copy(*stream, tensor);
+    const std::int32_t* data = copy.wait().as<std::int32_t>();
     return {data, data + tensor.numel()};
   }
   static std::vector<std::int32_t> counted(std::int64_t numel, std::int32_t first) {

@@ -9,6 +9,7 @@
 #include "zero3d/device/device.h"
 #include "zero3d/device/event_state.h"
 #include "zero3d/device/hazard.h"
+#include "zero3d/device/readback.h"
 
 namespace zero3d {
 namespace {
@@ -143,15 +144,53 @@ TEST_F(Hazard, AHostWaitOrdersEveryStream) {
 }
 
 TEST_F(Hazard, HostAccessNeedsAWait) {
-  write(*a, data);
-  hazard([&] { device->host_read(data); });
+  const Tensor host(device->memory(Tier::pinned), kNoStream, DType::f32, Shape{1000},
+                    Category::other);
+  write(*a, host);
+  hazard([&] { device->host_read(host); });
   a->synchronize();
-  device->host_read(data);
-  read(*a, data);
-  device->host_read(data);
-  EXPECT_NE(hazard([&] { device->host_write(data); }).find("host_write"), std::string::npos);
+  device->host_read(host);
+  read(*a, host);
+  device->host_read(host);
+  EXPECT_NE(hazard([&] { device->host_write(host); }).find("host_write"), std::string::npos);
   a->synchronize();
-  device->host_write(data);
+  device->host_write(host);
+}
+
+TEST_F(Hazard, DeviceMemoryIsOutOfBoundsForTheHost) {
+  for (const auto& access : {reads(data), writes(data.view().flat(999, 1))}) {
+    bool ran = false;
+    const std::string text =
+        hazard([&] { a->host_task("add loss", {access}, [&] { ran = true; }); });
+    for (const char* part : {"'add loss' on stream 'a'", "device memory"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    a->synchronize();
+    EXPECT_FALSE(ran);
+  }
+  write(*a, data);  // in bounds for a kernel
+  a->synchronize();
+  EXPECT_NE(hazard([&] { device->host_read(data); }).find("'host_read'"), std::string::npos);
+  EXPECT_NE(hazard([&] { device->host_write(data); }).find("'host_write'"), std::string::npos);
+  // Whoever was given the memory last, and without a checker too.
+  data.reset();
+  CpuDeviceOptions options;
+  options.check_hazards = false;
+  const auto unchecked = make_cpu_device(options);
+  const Tensor other(unchecked->memory(), kNoStream, DType::f32, Shape{10}, Category::activations);
+  hazard([&] { unchecked->host_read(other); });
+  hazard([&] { unchecked->create_stream("d")->host_task("task", {reads(other)}, [] {}); });
+}
+
+TEST_F(Hazard, HostTasksReachHostMemoryInTheStreamsOrder) {
+  const Tensor host(device->memory(Tier::pinned), kNoStream, DType::f32, Shape{10},
+                    Category::other);
+  a->host_task("fill", {writes(host)}, [view = host.view()] { view.as<float>()[3] = 5; });
+  hazard([&] { b->host_task("look too early", {reads(host)}, [] {}); });
+  device->copy(*a, data.view().flat(0, 10), host);
+  const Readback back(*a, data.view().flat(3, 1));
+  hazard([&] { device->host_read(host); });
+  EXPECT_EQ(back.wait().as<float>()[0], 5);
+  b->host_task("look", {reads(host)}, [] {});
 }
 
 TEST_F(Hazard, FreedMemoryReusedByAnotherStreamIsReported) {

@@ -183,8 +183,8 @@ class RandomDelays final : public detail::ForwardingCommunicator {
                       const ReduceOptions& options) override {
     if (random_() % 16 == 0) {
       const std::chrono::microseconds time(random_() % 5000);
-      stream.launch("delay", std::initializer_list<Access>{},
-                    [time] { std::this_thread::sleep_for(time); });
+      stream.host_task("delay", std::initializer_list<Access>{},
+                       [time] { std::this_thread::sleep_for(time); });
     }
     inner_->reduce_scatter(stream, segments, options);
   }

@@ -74,7 +74,7 @@ class Observed final : public detail::ForwardingCommunicator {
  private:
   static void observe(Stream& stream, const OnCollective& call, int number, int limit) {
     if (!call || number >= limit) return;
-    stream.launch("observe", std::initializer_list<Access>{}, [call, number] { call(number); });
+    stream.host_task("observe", std::initializer_list<Access>{}, [call, number] { call(number); });
   }
   std::shared_ptr<Counts> counts_;
 };

@@ -61,8 +61,8 @@ class MovingStore final : public StateStore {
 
  private:
   void move(const View& to, const View& from) {
-    copies_->launch("delay", {},
-                    [] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+    copies_->host_task("delay", {},
+                       [] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
     device_.copy(*copies_, to, from);
   }
   View range(const Tile& tile) {

@@ -296,6 +296,13 @@ TEST(Attention, NamesWhatDoesNotFit) {
 
 // --- Rope
 
+std::vector<float> powers(double base, std::int64_t count) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i)
+    values.push_back(static_cast<float>(std::pow(base, static_cast<double>(i))));
+  return values;
+}
+
 TEST(Rope, TurnsPairsAsComplexNumbers) {
   for_each_target([] {
     for (const DType dtype : float_dtypes())
@@ -303,14 +310,13 @@ TEST(Rope, TurnsPairsAsComplexNumbers) {
         Kit kit;
         const std::int64_t batch = 2, seq = 19, heads = 3, dim = 2 * half;
         const View x = kit.random(dtype, {batch * seq, heads * dim + 5}, "x");
-        const View frequencies = kit.filled(DType::f32, {half}, [&](std::int64_t i) {
-          return std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
-        });
+        const std::vector<float> frequencies =
+            powers(std::pow(10000.0, -1 / static_cast<double>(half)), half);
         const Values before = kit.read(x);
         const double scaling = 1.25;
         rope(kit.stream(), Columns(x, 2, heads * dim), seq, dim, frequencies, 1.25f, false);
         Values want = before;
-        const Values f = kit.read(frequencies);
+        const Values f(frequencies.begin(), frequencies.end());
         const auto stride = static_cast<std::size_t>(heads * dim + 5);
         const auto h = static_cast<std::size_t>(half);
         for (std::size_t row = 0; row < static_cast<std::size_t>(batch * seq); ++row)
@@ -333,8 +339,7 @@ TEST(Rope, TurnsPairsAsComplexNumbers) {
 TEST(Rope, InverseTurnsBack) {
   Kit kit;
   const View x = kit.random(DType::f32, {2 * 50, 4 * 16}, "x");
-  const View frequencies =
-      kit.filled(DType::f32, {8}, [](std::int64_t i) { return std::pow(0.3, i); });
+  const std::vector<float> frequencies = powers(0.3, 8);
   const Values before = kit.read(x);
   rope(kit.stream(), Columns(x), 50, 16, frequencies, 1, false);
   rope(kit.stream(), Columns(x), 50, 16, frequencies, 1, true);
@@ -345,8 +350,7 @@ TEST(Rope, DoesNotDependOnHowTheSequenceIsSplit) {
   Kit kit;
   const View whole = kit.random(DType::bf16, {50, 4 * 16}, "x");
   const View parts = kit.random(DType::bf16, {50, 4 * 16}, "x");
-  const View frequencies =
-      kit.filled(DType::f32, {8}, [](std::int64_t i) { return std::pow(0.3, i); });
+  const std::vector<float> frequencies = powers(0.3, 8);
   rope(kit.stream(), Columns(whole), 50, 16, frequencies, 1, false);
   for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>(0, 19), {19, 31}})
     rope(kit.stream(), Columns(parts.flat(first * 64, count * 64).reshaped({count, 64})),
@@ -357,9 +361,8 @@ TEST(Rope, DoesNotDependOnHowTheSequenceIsSplit) {
 TEST(Rope, RoundsEachProductAndTheSumIn16Bits) {
   Kit kit;
   const View x = kit.random(DType::bf16, {64, 8}, "x");
-  const View frequencies =
-      kit.filled(DType::f32, {4}, [](std::int64_t i) { return std::pow(0.3, i); });
-  const Values before = kit.read(x), f = kit.read(frequencies);
+  const std::vector<float> frequencies = powers(0.3, 4);
+  const Values before = kit.read(x), f(frequencies.begin(), frequencies.end());
   rope(kit.stream(), Columns(x), 64, 8, frequencies, 1, false);
   const Values got = kit.read(x);
   const auto round = [](double value) {
@@ -380,8 +383,7 @@ TEST(Rope, BitsDependNeitherOnThreadsNorOnAlignment) {
   expect_same_bits(
       [](Kit& kit) {
         const View x = kit.random(DType::bf16, {3 * 41, 2 * 24}, "x");
-        const View frequencies =
-            kit.filled(DType::f32, {12}, [](std::int64_t i) { return std::pow(0.5, i); });
+        const std::vector<float> frequencies = powers(0.5, 12);
         rope(kit.stream(), Columns(x), 41, 24, frequencies, 1, false);
         return kit.bits(x);
       },

@@ -47,7 +47,7 @@ TEST(ExactSums, AddUpTheRangesOfEachSum) {
   EXPECT_EQ(kit.read(bad), (Values{-1, 0}));
 }
 
-TEST(ExactSums, NameTheFirstValueOfTheRangesThatIsNotFinite) {
+TEST(ExactSums, NameTheFirstRangeWithAValueThatIsNotFinite) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   for (const auto& [first, second] : {std::pair(inf, nan), std::pair(nan, inf)}) {
     Kit kit;
@@ -55,11 +55,11 @@ TEST(ExactSums, NameTheFirstValueOfTheRangesThatIsNotFinite) {
     values[3] = nan;  // in no range
     values[7] = first;
     values[30] = second;
-    const SumRange ranges[] = {{20, 30, 0}, {5, 10, 0}};
+    const SumRange ranges[] = {{0, 2, 0, 70}, {20, 30, 0, 71}, {5, 10, 0, 72}};
     const View bad = kit.output(DType::i64, {2});
     exact_sums(kit.stream(), kit.from(DType::f64, {50}, values), ranges,
                kit.output(DType::u8, {kSumBytes}), bad);
-    EXPECT_EQ(kit.read(bad), (Values{30, std::isnan(second) ? 1.0 : 0.0}));
+    EXPECT_EQ(kit.read(bad), (Values{71, std::isnan(second) ? 1.0 : 0.0}));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "zero3d/core/random.h"
 #include "zero3d/core/text.h"
 #include "zero3d/device/device.h"
+#include "zero3d/tests/support/host_access.h"
 
 namespace zero3d::kernels::test {
 
@@ -100,8 +101,10 @@ class Kit {
     buffers_.emplace_back(device_->memory(), kNoStream, count * size, Category::other);
     const View view(buffers_.back().data() + static_cast<std::size_t>(offset_) * size, dtype,
                     shape);
-    device_->host_write(view);
-    for (std::int64_t i = 0; i < shape.numel(); ++i) write_element(view.data(), dtype, i, value(i));
+    zero3d::test::upload(*stream_, view, [&](const View& host) {
+      for (std::int64_t i = 0; i < shape.numel(); ++i)
+        write_element(host.data(), dtype, i, value(i));
+    });
     return view;
   }
   View from(DType dtype, const Shape& shape, const Values& values) {
@@ -121,17 +124,16 @@ class Kit {
   }
   /// The elements, after all work enqueued.
   Values read(const ConstView& view) {
-    sync();
-    device_->host_read(view);
+    const Readback copy = zero3d::test::read_back(*stream_, view);
+    const ConstView host = copy.wait();
     Values values(static_cast<std::size_t>(view.numel()));
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = read_element(view.data(), view.dtype(), static_cast<std::int64_t>(i));
+      values[i] = read_element(host.data(), view.dtype(), static_cast<std::int64_t>(i));
     return values;
   }
   std::string bits(const ConstView& view) {
-    sync();
-    device_->host_read(view);
-    return {reinterpret_cast<const char*>(view.data()), view.bytes()};
+    const Readback copy = zero3d::test::read_back(*stream_, view);
+    return {reinterpret_cast<const char*>(copy.wait().data()), view.bytes()};
   }
   /// The message of the stream's error; empty if it has none.
   std::string failure() {

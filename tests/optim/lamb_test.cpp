@@ -42,7 +42,8 @@ class LambRun {
       sums[0] += total(scratch.parameter_sums);
       sums[1] += total(scratch.direction_sums);
     }
-    std::copy(sums, sums + 2, rig_.device().host_write(norms_).as<double>());
+    test::upload(rig_.stream(), norms_,
+                 [&](const View& host) { std::copy(sums, sums + 2, host.as<double>()); });
     const std::vector<ConstView> norms(slices_.size(), norms_);
     rule_.apply(rig_.stream(), group, context, slices_, scratch_, norms);
     rig_.stream().synchronize();
@@ -50,7 +51,8 @@ class LambRun {
 
  private:
   double total(const View& sums) {
-    const double* values = rig_.device().host_read(sums).as<double>();
+    const Readback copy = test::read_back(rig_.stream(), sums);
+    const double* values = copy.wait().as<double>();
     double sum = 0;
     for (std::int64_t i = 0; i < sums.numel(); ++i) sum += values[i];
     return sum;

@@ -10,6 +10,7 @@
 #include "zero3d/core/half.h"
 #include "zero3d/device/device.h"
 #include "zero3d/optim/update_rule.h"
+#include "zero3d/tests/support/host_access.h"
 
 namespace zero3d::test {
 
@@ -40,13 +41,14 @@ class Rig {
   Stream& stream() { return *stream_; }
 
   void write(const View& view, const std::vector<float>& values) {
-    const View host = device_->host_write(view);
-    for (std::int64_t i = 0; i < view.numel(); ++i)
-      set_element(host, i, values[static_cast<std::size_t>(i)]);
+    upload(*stream_, view, [&](const View& host) {
+      for (std::int64_t i = 0; i < view.numel(); ++i)
+        set_element(host, i, values[static_cast<std::size_t>(i)]);
+    });
   }
   std::vector<float> read(const ConstView& view) {
-    stream_->synchronize();
-    const ConstView host = device_->host_read(view);
+    const Readback copy = read_back(*stream_, view);
+    const ConstView host = copy.wait();
     std::vector<float> values;
     for (std::int64_t i = 0; i < view.numel(); ++i) values.push_back(element_of(host, i));
     return values;

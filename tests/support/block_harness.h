@@ -16,6 +16,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/module.h"
+#include "zero3d/tests/support/host_access.h"
 
 namespace zero3d::test {
 
@@ -104,14 +105,13 @@ class BlockHarness {
   }
   Tensor upload(const std::vector<std::int32_t>& values, const Shape& shape) {
     Tensor tensor(*memory_, *stream_, DType::i32, shape, Category::activations);
-    stream_->synchronize();
-    const View host = device_->host_write(tensor.view());
-    std::memcpy(host.data(), values.data(), host.bytes());
+    test::upload(*stream_, tensor,
+                 [&](const View& host) { std::memcpy(host.data(), values.data(), host.bytes()); });
     return tensor;
   }
   std::vector<float> read(const Tensor& tensor) {
-    stream_->synchronize();
-    const ConstView host = device_->host_read(tensor.view());
+    const Readback copy = read_back(*stream_, tensor);
+    const ConstView host = copy.wait();
     std::vector<float> values(static_cast<std::size_t>(host.numel()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (host.dtype() == DType::f32) values[i] = host.as<float>()[i];
@@ -208,13 +208,13 @@ class BlockHarness {
   void write(const Tensor& tensor, const std::vector<float>& values) {
     ZERO3D_CHECK(static_cast<std::int64_t>(values.size()) == tensor.numel(),
                  "harness: sizes differ");
-    stream_->synchronize();
-    const View host = device_->host_write(tensor.view());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (host.dtype() == DType::f32) host.as<float>()[i] = values[i];
-      if (host.dtype() == DType::bf16) host.as<bf16>()[i] = to_bf16(values[i]);
-      if (host.dtype() == DType::f16) host.as<f16>()[i] = to_f16(values[i]);
-    }
+    test::upload(*stream_, tensor, [&](const View& host) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (host.dtype() == DType::f32) host.as<float>()[i] = values[i];
+        if (host.dtype() == DType::bf16) host.as<bf16>()[i] = to_bf16(values[i]);
+        if (host.dtype() == DType::f16) host.as<f16>()[i] = to_f16(values[i]);
+      }
+    });
   }
 
   HarnessOptions options_;

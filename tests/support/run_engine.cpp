@@ -10,6 +10,7 @@
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/parallel/comm/forwarding.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
+#include "zero3d/tests/support/host_access.h"
 
 namespace zero3d::test {
 namespace {
@@ -46,7 +47,8 @@ class Collector {
     const Unit& entry = layout.unit(unit);
     if (entry.frozen || entry.shard == 0) return;
     const std::int64_t begin = model.store().shard_rank() * entry.shard;
-    const ConstView gradient = model.device().host_read(model.reducer().reduced(unit));
+    const Readback copy = read_back(model.compute(), model.reducer().reduced(unit));
+    const ConstView gradient = copy.wait();
     const std::lock_guard lock(mutex_);
     for (const ParameterRun& run : layout.runs(unit, begin, entry.shard)) {
       const LayoutParameter& p = layout.parameter(run.parameter);
@@ -57,15 +59,17 @@ class Collector {
   }
 
   void add_state(ShardedModel& model, const StateSlice& slice) {
-    model.compute().synchronize();
     const LayoutParameter& p = model.plan().layout.parameter(slice.parameter);
+    const auto take = [&](const char* what, std::vector<std::byte>& target, const View& view) {
+      const Readback copy = read_back(model.compute(), view);
+      put(p, what, target, slice.first, copy.wait());
+    };
     const std::lock_guard lock(mutex_);
     ParameterState& state = state_[p.spec.name];
-    if (slice.master.defined())
-      put(p, "master", state.master, slice.first, model.device().host_read(slice.master));
+    if (slice.master.defined()) take("master", state.master, slice.master);
     state.states.resize(slice.states.size());
     for (std::size_t i = 0; i < slice.states.size(); ++i)
-      put(p, "state", state.states[i], slice.first, model.device().host_read(slice.states[i]));
+      take("state", state.states[i], slice.states[i]);
   }
 
   /// `piece` is of the stored parameter from element `first` on.
@@ -197,7 +201,8 @@ class RankRun {
     for (int unit = 0; unit < model.plan().layout.unit_count(); ++unit) {
       const Unit& entry = model.plan().layout.unit(unit);
       if (entry.frozen) continue;
-      const ConstView view = model.device().host_read(model.reducer().reduced(unit));
+      const Readback copy = read_back(model.compute(), model.reducer().reduced(unit));
+      const ConstView view = copy.wait();
       const std::lock_guard lock(shared_.mutex);
       for (const ParameterRun& run :
            model.plan().layout.runs(unit, model.store().shard_rank() * entry.shard, entry.shard)) {
