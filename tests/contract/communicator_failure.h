@@ -121,7 +121,7 @@ TEST_P(CommunicatorContract, WhatAStreamFailedOfIsTheCauseOnEveryRank) {
   const int failing = size() / 2;
   run_to_failure([&](const Body& body) { run(body); },
                  [&](Rank& r) {
-                   Data data(r.device, DType::f32, 70001);
+                   Data data(r.device, DType::f32, 33);  // MPI may read what is large after the end
                    const auto other = r.device.create_stream("compute");
                    if (r.comm.rank() == failing)
                      other->launch("bad kernel", std::initializer_list<Access>{},
