@@ -29,7 +29,9 @@ ParamLayout random_layout(std::mt19937& random, int groups) {
   }
   LayoutOptions options;
   options.shards = 1 + static_cast<int>(random() % 3);
-  options.group_of = [&](const ParameterSpec&) { return static_cast<int>(random()) % groups; };
+  options.group_of = [&](const ParameterSpec&) {
+    return static_cast<int>(random() % static_cast<unsigned>(groups));
+  };
   return ParamLayout(blocks, options);
 }
 
