@@ -18,6 +18,21 @@ namespace {
 
 constexpr std::int64_t kConvertedK = 512;  // two converted operands of a tile fit in L2
 
+bool has_isa(dnnl::cpu_isa wanted) {
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+bool multiplies_bf16() {
+  static const bool native = has_isa(dnnl::cpu_isa::avx512_core_bf16);
+  return native;
+}
+
+bool has_amx() {
+  static const bool has = has_isa(dnnl::cpu_isa::avx512_core_amx);
+  return has;
+}
+
 /// oneDNN plans its sums for as many threads as OpenMP would give it: for the calling thread that
 /// is one, here, and the caller's own setting is back afterwards.
 class OneOmpThread {
@@ -63,7 +78,7 @@ dnnl::matmul::primitive_desc plan_bf16(const TileProduct& t, const dnnl::engine&
 
 /// Making the primitive again for each tile costs about 2 microseconds: oneDNN keeps the compiled
 /// code in a cache of its own, bounded and shared by all threads.
-void multiply_bf16(const TileProduct& t) {
+void multiply_bf16_at_once(const TileProduct& t) {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const auto plan = plan_bf16(t, engine);
   const dnnl::matmul multiply(plan);
@@ -81,6 +96,23 @@ void multiply_bf16(const TileProduct& t) {
   dnnl::stream stream(engine);
   multiply.execute(stream, arguments);
   stream.wait();
+}
+
+/// oneDNN 2.6 takes k in pieces of a multiple of 32. Where the last one has one element less than
+/// the others, it leaves out to configure the AMX tiles anew for the rows that remain of m: an
+/// illegal instruction, in a product of 65 x 36 x 63 for one. It cuts no m of 32 into parts.
+void multiply_bf16(const TileProduct& t) {
+  constexpr std::int64_t kUncutRows = 32;
+  const std::int64_t rows = has_amx() && t.k % 32 == 31 ? kUncutRows : t.m;
+  for (std::int64_t first = 0; first < t.m; first += rows) {
+    TileProduct part = t;
+    part.m = std::min(rows, t.m - first);
+    part.a = static_cast<const std::byte*>(t.a) +
+             static_cast<std::size_t>(t.trans_a ? first : first * t.lda) * size_of(t.dtype);
+    part.c =
+        static_cast<std::byte*>(t.c) + static_cast<std::size_t>(first * t.ldc) * size_of(t.c_dtype);
+    multiply_bf16_at_once(part);
+  }
 }
 
 /// Columns [first, first + count) of op's k dimension as fp32, stored as X is; `k_major` when the
@@ -113,16 +145,6 @@ void multiply_converted(const TileProduct& t) {
   }
 }
 
-bool has_isa(dnnl::cpu_isa wanted) {
-  const auto bits = static_cast<unsigned>(wanted);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-}
-
-bool multiplies_bf16() {
-  static const bool native = has_isa(dnnl::cpu_isa::avx512_core_bf16);
-  return native;
-}
-
 }  // namespace
 
 bool stores_bf16() { return multiplies_bf16(); }
@@ -150,7 +172,7 @@ void multiply_tile(const TileProduct& tile) {
 
 const char* bf16_path() {
   if (!multiplies_bf16()) return "fp32";
-  return has_isa(dnnl::cpu_isa::avx512_core_amx) ? "amx" : "avx512_bf16";
+  return has_amx() ? "amx" : "avx512_bf16";
 }
 
 }  // namespace zero3d::kernels::cpu

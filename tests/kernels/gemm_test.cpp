@@ -135,6 +135,15 @@ TEST(Gemm, TransposesOf16Bit) {
           check({35, 49, k, trans_a, trans_b, in, in});
 }
 
+TEST(Gemm,
+     KOneBelowAMultipleOf32) {  // where oneDNN's own bf16 product may be an illegal instruction
+  for (const DType out : {DType::bf16, DType::f32})
+    for (const std::int64_t m : {36, 65, 130})
+      for (const std::int64_t k : {31, 63, 95, 2047})
+        for (const bool trans : {false, true})
+          check({m, 36, k, trans, !trans, DType::bf16, out, true});
+}
+
 TEST(Gemm, SeveralTilesWithRaggedEdges) {
   for (const DType in : float_dtypes())
     for (const bool trans : {false, true}) {
