@@ -26,8 +26,12 @@ void ExactSum::add(double value) {
   int exponent = 0;
   const double fraction =
       std::frexp(value, &exponent);  // value = fraction * 2^exponent, 0.5 <= |fraction| < 1
-  const auto mantissa = static_cast<std::int64_t>(std::ldexp(std::abs(fraction), 53));
-  const int position = exponent - 53 + kBias;
+  auto mantissa = static_cast<std::int64_t>(std::ldexp(std::abs(fraction), 53));
+  int position = exponent - 53 + kBias;
+  if (position < 0) {  // a subnormal, whose lowest bits are zero: it is a multiple of 2^-1074
+    mantissa >>= -position;
+    position = 0;
+  }
   const int digit = position / kDigitBits;
   const int shift = position % kDigitBits;
   const auto wide = static_cast<Wide>(mantissa) << shift;
@@ -95,8 +99,7 @@ double ExactSum::value() const {
   }
   const auto bits = static_cast<std::uint64_t>(leading) | (sticky ? 1u : 0u);
   // 64 bits to 53: the hardware conversion rounds to nearest even, and the sticky bit breaks false
-  // ties. Results below the normal range would be rounded again by ldexp; sums of squares of fp32
-  // values never get there.
+  // ties. ldexp is exact: a sum below the normal range is a multiple of 2^-1074, as its terms are.
   const double result = std::ldexp(static_cast<double>(bits), scale);
   return negative ? -result : result;
 }

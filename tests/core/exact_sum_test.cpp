@@ -53,6 +53,22 @@ TEST(ExactSum, SingleTermsComeBack) {
   }
 }
 
+/// Down to the least subnormal, the sums and differences of the smallest numbers are exact.
+TEST(ExactSum, TheSmallestTermsAddUpToo) {
+  for (int exponent = -1074; exponent <= -1000; ++exponent) {
+    const double odd = std::ldexp(1.0, exponent) + std::ldexp(1.0, -1074);
+    for (const double term : {std::ldexp(1.0, exponent), -odd}) {
+      ExactSum sum;
+      sum.add(term);
+      EXPECT_EQ(sum.value(), term) << exponent;
+      for (int i = 0; i < 4; ++i) sum.add(term);
+      EXPECT_EQ(sum.value(), 5 * term) << exponent;
+      for (int i = 0; i < 5; ++i) sum.add(-term);
+      EXPECT_TRUE(sum == ExactSum()) << exponent;
+    }
+  }
+}
+
 TEST(ExactSum, RoundsOnceToNearestEven) {
   ExactSum sum;  // 2^53 + 1 is a tie that goes to 2^53; any speck above it goes up
   sum.add(9007199254740992.0);
