@@ -34,11 +34,13 @@ struct TensorParallelSplit {
   std::int64_t grain = 1;           ///< What is never cut, and divides the parts: a head's size.
   bool shares_grains = false;  ///< With fewer grains than ranks, ranks in a row hold the same one
                                ///< (key and value heads); otherwise some ranks hold none.
+  friend bool operator==(const TensorParallelSplit&, const TensorParallelSplit&) = default;
 };
 
 struct ParameterSpec {
   std::string name;  ///< As exported: "transformer.h.0.attn.c_attn.weight". Two blocks that name
-                     ///< the same one share it (tied).
+                     ///< the same one share it (tied), and declare it alike but for how each
+                     ///< writes its gradient.
   Shape shape;       ///< Of the whole parameter, however it is cut and padded: as exported.
   InitialValues initial;
   TensorParallelSplit split;

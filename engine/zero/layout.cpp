@@ -21,6 +21,29 @@ bool belongs(const Unit& unit, const LayoutParameter& parameter) {
              ParamLayout::kMaxUnitElements;
 }
 
+/// Holds what `block` declares to what an earlier block declared under that name.
+void require_tied(const LayoutParameter& known, const ParameterSpec& spec, int block) {
+  if (known.blocks.back() == block)
+    throw_invalid(concat("block ", block, " declares the parameter ", spec.name,
+                         " twice; declare it once and use it in both places"));
+  const auto require_same = [&](bool same, const char* what, const std::string& first,
+                                const std::string& second) {
+    if (same) return;
+    throw_invalid(concat("blocks ", known.blocks.front(), " and ", block, " declare ", spec.name,
+                         " with different ", what, ", ", first, " and ", second,
+                         "; a tied parameter is one, declared alike in every block"));
+  };
+  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
+  const auto text = [](const TensorParallelSplit& split) {
+    return split.dim < 0 ? "none" : concat("of dimension ", split.dim);
+  };
+  const ParameterSpec& first = known.spec;
+  require_same(first.shape == spec.shape, "shapes", to_string(first.shape), to_string(spec.shape));
+  require_same(first.frozen == spec.frozen, "frozen", flag(first.frozen), flag(spec.frozen));
+  require_same(first.decay == spec.decay, "decay", flag(first.decay), flag(spec.decay));
+  require_same(first.split == spec.split, "splits", text(first.split), text(spec.split));
+}
+
 }  // namespace
 
 ParamLayout::ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks,
@@ -45,14 +68,10 @@ void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
         parameter.placement = place_parameter(spec, options.placement);
         parameter.group = options.group_of ? options.group_of(spec) : 0;
         parameters_.push_back(std::move(parameter));
-      } else if (parameter(entry->second).spec.shape != spec.shape) {
-        throw_invalid(concat("parameter ", spec.name, " is declared twice with different shapes, ",
-                             to_string(parameter(entry->second).spec.shape), " and ",
-                             to_string(spec.shape), "; a tied parameter has one shape"));
       }
-      std::vector<int>& users = parameters_[static_cast<std::size_t>(entry->second)].blocks;
-      if (users.empty() || users.back() != static_cast<int>(block))
-        users.push_back(static_cast<int>(block));
+      LayoutParameter& known_as = parameters_[static_cast<std::size_t>(entry->second)];
+      if (!added) require_tied(known_as, spec, static_cast<int>(block));
+      known_as.blocks.push_back(static_cast<int>(block));
       block_parameters_[block].push_back(entry->second);
     }
   }

@@ -77,7 +77,7 @@ class ParamLayout {
       1ll << 26;  ///< Above this a unit is split between parameters.
 
   /// `blocks[b]` are block b's declared parameters. Throws Error(kInvalid) when two blocks declare
-  /// one name differently.
+  /// one name differently, or one block declares it twice.
   ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks, const LayoutOptions& options);
 
   int shards() const { return shards_; }

@@ -93,12 +93,37 @@ TEST(ParamLayout, ATiedParameterIsOneUnitOfItsOwn) {
   EXPECT_EQ(layout.numel(), 5113);
 }
 
-TEST(ParamLayout, OneNameWithTwoShapesIsRefused) {
-  try {
-    const ParamLayout layout({{spec("w", 5)}, {spec("w", 6)}}, {});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("[5] and [6]"), std::string::npos) << error.what();
+TEST(ParamLayout, OneNameDeclaredInTwoWaysIsRefused) {
+  const auto refusal = [](const Blocks& blocks) -> std::string {
+    try {
+      const ParamLayout layout(blocks, {});
+      return "none";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const auto changed = [](const auto& change) {
+    ParameterSpec result = spec("w", 6);
+    change(result);
+    return result;
+  };
+  const std::pair<ParameterSpec, const char*> others[] = {
+      {spec("w", 5), "shapes, [6] and [5]"},
+      {spec("w", 6, true), "frozen, false and true"},
+      {changed([](ParameterSpec& s) { s.decay = false; }), "decay, true and false"},
+      {changed([](ParameterSpec& s) { s.split.dim = 0; }), "splits, none and of dimension 0"}};
+  for (const auto& [other, part] : others) {
+    const std::string message = refusal({{spec("w", 6)}, {spec("v", 1)}, {other}});
+    EXPECT_NE(message.find(concat("blocks 0 and 2 declare w with different ", part)),
+              std::string::npos)
+        << message;
+  }
+  const ParameterSpec adds = changed([](ParameterSpec& s) { s.adds_gradient = true; });
+  EXPECT_EQ(refusal({{spec("w", 6)}, {adds}}), "none") << "each block writes in its own way";
+  for (const Blocks& twice : {Blocks{{spec("w", 6), spec("v", 1), spec("w", 6)}},
+                              Blocks{{spec("w", 6)}, {spec("w", 6), spec("w", 6)}}}) {
+    const std::string message = refusal(twice);
+    EXPECT_NE(message.find("declares the parameter w twice"), std::string::npos) << message;
   }
 }
 
