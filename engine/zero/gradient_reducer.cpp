@@ -9,7 +9,9 @@
 namespace zero3d {
 
 bool all_reduces_copies(const GradientReducerOptions& options, int shards) {
-  return !options.reduce_scatter && shards > 1 && options.gradient_dtype != DType::f32;
+  const bool all_fp32 =
+      options.gradient_dtype == DType::f32 && options.accumulation_dtype == DType::f32;
+  return !options.reduce_scatter && shards > 1 && options.reduce_each_micro_batch && !all_fp32;
 }
 
 GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
@@ -266,9 +268,8 @@ void GradientReducer::reduce_to_shards(const std::vector<ReduceSegment>& segment
   for (const ReduceSegment& segment : segments) {
     const std::int64_t elements = segment.full.numel();
     View whole(const_cast<std::byte*>(segment.full.data()), segment.full.dtype(),
-               Shape{elements});  // ours, as a slot or accumulator
-    if (whole.dtype() !=
-        segment.shard.dtype()) {  // reduced in the dtype of the result, as a reduce-scatter would
+               Shape{elements});                   // ours, as a slot or accumulator
+    if (whole.dtype() != segment.shard.dtype()) {  // rounded once, as a reduce-scatter's result is
       const View copy = all_reduced_.view().flat(offset, elements);
       kernels::convert(reduce_, whole, copy);
       whole = copy;
@@ -277,7 +278,7 @@ void GradientReducer::reduce_to_shards(const std::vector<ReduceSegment>& segment
     groups_.shard->all_reduce(reduce_, whole, options);
     const View mine =
         whole.flat(groups_.shard->rank() * segment.shard.numel(), segment.shard.numel());
-    if (mine.data() != segment.shard.data()) device_.copy(reduce_, segment.shard, mine);
+    if (mine.data() != segment.shard.data()) kernels::convert(reduce_, mine, segment.shard);
   }
 }
 

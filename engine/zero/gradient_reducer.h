@@ -39,7 +39,8 @@ struct GradientReducerOptions {
   bool square_sums = true;        ///< Take the block sums of the norm.
 };
 
-/// Whether reduce_scatter false needs fp32 copies of 16-bit buckets.
+/// Whether reduce_scatter false needs fp32 copies of buckets: of 16-bit gradients, or for 16-bit
+/// results.
 bool all_reduces_copies(const GradientReducerOptions& options, int shards);
 
 class GradientReducer {
@@ -127,7 +128,7 @@ class GradientReducer {
   std::vector<BufferState> buffers_;
   std::vector<UnitState> units_;
   std::vector<BucketState> buckets_;
-  Tensor all_reduced_;  ///< fp32 copies of one bucket's 16-bit gradients, for reduce_scatter false.
+  Tensor all_reduced_;  ///< fp32 copies of one bucket's gradients, for reduce_scatter false.
   Tensor partial_;      ///< Reduced shards of one bucket on their way into the accumulators.
   Tensor square_sums_;
   std::map<int, Backward> running_;  ///< By micro-batch.

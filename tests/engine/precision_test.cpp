@@ -43,6 +43,31 @@ TEST(Communication, TheWireHasTheDtypeAskedFor) {
   }
 }
 
+/// An all-reduce of which the shard is kept gives the bits of a reduce-scatter, whatever gradients
+/// are summed from and accumulated in, and within the plan.
+TEST(Communication, WithoutReduceScatterTheBitsAreTheSame) {
+  for (const char* precision :
+       {"", R"(, "bf16": {"enabled": true})", R"(, "fp16": {"enabled": true, "loss_scale": 8})"}) {
+    for (const char* accumulation : {"fp32", "bf16", "fp16"}) {
+      for (int stage = 1; stage <= 3; ++stage) {
+        SCOPED_TRACE(concat(precision, ", accumulation ", accumulation, ", stage ", stage));
+        const std::string top =
+            concat(precision, R"(, "gradient_accumulation_steps": 2, "data_types": )",
+                   R"({"grad_accum_dtype": ")", accumulation, R"("})");
+        RunOptions options = nano_options(nano_gpt2(true), 2, 2, 1);
+        options.steps = 2;
+        const auto run_with = [&](const char* zero) {
+          const RunResult result = run_engine(
+              json_of(stage, top, R"("type": "AdamW", "params": {"lr": 0.01})", zero), options);
+          EXPECT_LE(result.memory[0].peak, result.estimates[0].total()) << zero;
+          return result;
+        };
+        EXPECT_TRUE(same_bits(run_with(""), run_with(R"(, "reduce_scatter": false)")));
+      }
+    }
+  }
+}
+
 TEST(Communication, SumLeavesTheAverageOut) {
   RunOptions options = probe_options(
       {5}, [](int, const Moment& at) { return static_cast<float>(at.rank + 1); }, 2);
