@@ -33,6 +33,19 @@ std::span<const Op> forward_part(std::span<const Op> ops) {
   return ops.first(static_cast<std::size_t>(end - ops.begin()));
 }
 
+/// The second also when the first throws; throws what failed first.
+void run_both(const std::function<void()>& first, const std::function<void()>& second) {
+  std::exception_ptr failure;
+  for (const std::function<void()>* part : {&first, &second}) {
+    try {
+      (*part)();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
 /// Where two lists of items separated by "; " part: "item, not item".
 std::string first_difference(std::string_view mine, std::string_view other) {
   const auto item = [](std::string_view text, std::size_t at) {
@@ -252,22 +265,16 @@ void Engine::no_sync(const std::function<void()>& body) {
 void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
   if (!settings_.sharding.what.optimizer_state)
     throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
+  GradientReducer& reducer = model_->reducer();
   without_boundary("coalesce_grad_reduction", [&] {
-    model_->reducer().begin_coalescing();
-    body();
+    fail_together(mesh_.world(), [&] { reducer.begin_coalescing(); });
+    run_both(body, [&] { fail_together(mesh_.world(), [&] { reducer.end_coalescing(); }); });
   });
-  model_->reducer().end_coalescing();
 }
 
 void Engine::without_boundary(const char* scope, const std::function<void()>& body) {
   window_->enter_scope(scope);
-  try {
-    body();
-  } catch (...) {
-    window_->leave_scope();
-    throw;
-  }
-  window_->leave_scope();
+  run_both(body, [&] { window_->leave_scope(); });
 }
 
 void Engine::step() {

@@ -86,7 +86,8 @@ class Engine {
   void no_sync(const std::function<void()>& body);
 
   /// While `body` runs (forward and backward of several micro-batches), gradients are only added up
-  /// on this rank; their sum is reduced once, at its end. ZeRO stages 1 to 3. No step inside.
+  /// on this rank; their sum is reduced once, at its end, also when `body` throws: what backward
+  /// has finished is part of the window. ZeRO stages 1 to 3. No step inside.
   void coalesce_grad_reduction(const std::function<void()>& body);
 
   /// Writes the training parameters, whole, to folder/filename as safetensors; rank 0 writes, every

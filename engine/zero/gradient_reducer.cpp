@@ -208,9 +208,8 @@ void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch) {
 }
 
 void GradientReducer::begin_coalescing() {
-  coalescing_ = true;
-  if (!options_.reduce_each_micro_batch) return;  // whole already, and reduced at the window's end
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    if (!options_.reduce_each_micro_batch) break;  // whole already, and reduced at the window's end
     for (const BucketPlan::Slot& entry : bucket.slots) {
       Tensor& sum = state(entry.unit).coalesced;
       if (sum.defined()) continue;
@@ -218,6 +217,7 @@ void GradientReducer::begin_coalescing() {
                    Shape{layout_.unit(entry.unit).padded}, Category::gradients);
     }
   }
+  coalescing_ = true;
 }
 
 void GradientReducer::coalesce(std::size_t index, int micro_batch) {

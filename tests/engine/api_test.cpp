@@ -342,6 +342,43 @@ TEST(Scopes, CoalescedMicroBatchesAreReducedAsOne) {
   }
 }
 
+/// A scope that ends by an exception keeps the micro-batches whose backward is done, and later
+/// steps are those of a run without scopes.
+TEST(Scopes, AnExceptionEndsTheScopeAndKeepsWhatWasDone) {
+  const std::string top = R"("managed_gradient_accumulation": false)";
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto run_with = [&](bool throws) {
+      RunOptions options = nano();
+      options.body = [=](Engine& engine, Module&, int rank) {
+        const auto run_micro = [&](int step, int micro) {
+          const TokenBatch batch = batch_at(rank, step, micro);
+          engine.forward(batch.view());
+          engine.backward();
+        };
+        const auto body = [&] {
+          run_micro(0, 0);
+          run_micro(0, 1);
+          if (throws) throw std::runtime_error("out of data");
+        };
+        const auto scoped = [&] {
+          return stage == 0 ? engine.no_sync(body) : engine.coalesce_grad_reduction(body);
+        };
+        if (throws) {
+          EXPECT_THROW(scoped(), std::runtime_error);
+        } else {
+          scoped();
+        }
+        engine.step();
+        for (int micro = 0; micro < kAccumulation; ++micro) run_micro(1, micro);
+        engine.step();
+        EXPECT_EQ(engine.global_steps(), 2);
+      };
+      return run_engine(json_of(stage, kAccumulation, top), options);
+    };
+    EXPECT_TRUE(same_state(run_with(false).state, run_with(true).state)) << stage;
+  }
+}
+
 TEST(Evaluation, DisturbsNothing) {
   for (int stage = 0; stage <= 3; ++stage) {
     const RunResult expected = run_engine(json_of(stage, kAccumulation), nano());
