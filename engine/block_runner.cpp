@@ -167,9 +167,9 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
   ctx.parameters_ = parameters_.acquire(op);
   ctx.wants_input_gradient_ = op.block > options_.backward_down_to;
   const std::vector<GradientTarget> targets = parameters_.gradients(op);
-  kept.asked.resize(targets.size());
+  kept.written.resize(targets.size());
   kept.to_add.resize(targets.size());
-  ctx.asked_ = std::move(kept.asked);
+  ctx.written_ = std::move(kept.written);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const GradientTarget& target = targets[i];
     View view = target.view;
@@ -187,17 +187,17 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
       run.gradients = block.backward_inputs(ctx, std::move(run.gradients), kept.saved);
     if (ends_gradients(op.kind)) block.backward_weights(ctx, kept.saved);
   }
-  kept.asked = std::move(ctx.asked_);
+  kept.written = std::move(ctx.written_);
   if (ends_gradients(op.kind)) finish_gradients(ctx, targets, kept);
   parameters_.release(op);
   if (ends_gradients(op.kind)) drop(op);
 }
 
-/// Gradients that the block did not ask for are zero, and second ones of tied parameters are added.
+/// Gradients that the block did not write are zero, and second ones of tied parameters are added.
 void BlockRunner::finish_gradients(const BlockContext& context,
                                    const std::vector<GradientTarget>& targets, Kept& kept) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!kept.asked[i] && context.gradients_[i].defined() && !context.accumulate_[i])
+    if (!kept.written[i] && context.gradients_[i].defined() && !context.accumulate_[i])
       device_.fill_zero(compute_, context.gradients_[i]);
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {

@@ -56,7 +56,7 @@ class BlockRunner {
   };
   struct Kept {
     Saved saved;
-    std::vector<bool> asked;     ///< Gradients that the block has asked for.
+    std::vector<bool> written;   ///< Gradients that the block has taken to write.
     std::vector<Tensor> to_add;  ///< Second gradients of tied parameters, by parameter.
   };
 

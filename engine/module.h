@@ -91,21 +91,22 @@ class BlockContext {
   /// The i-th declared parameter in dtype(), not sharded: of its declared shape, or what tensor
   /// parallelism leaves of that here, padded (Placement::stored).
   ConstView parameter(std::size_t index) const { return parameters_[index]; }
-  /// False when the i-th parameter is frozen: it has no gradient, so skip the work.
+  /// Whether the i-th parameter has a gradient, to ask before the work for it is done; false when
+  /// it is frozen.
   bool trains(std::size_t index) const {
     ZERO3D_CHECK(index < trains_.size(), "asked outside of backward whether a parameter trains");
     return trains_[index];
   }
-  /// Where the i-th parameter's gradient goes, in its shape and dtype(), to be written in the same
-  /// call; undefined when it is frozen. A gradient never asked for is zero: the parameter took no
-  /// part. Only in backward, as trains().
-  View gradient(std::size_t index) const {
+  /// Where the i-th parameter's gradient goes, in its shape and dtype(); undefined when it is
+  /// frozen. Who takes it writes all of it, in the same call. A gradient that nobody takes is zero:
+  /// the parameter took no part. Only in backward, as trains().
+  View write_gradient(std::size_t index) const {
     ZERO3D_CHECK(!trains(index) || gradients_[index].defined(),
-                 "a gradient asked for in backward_inputs though declared gradient_in_weights");
-    asked_[index] = true;
+                 "a gradient written in backward_inputs though declared gradient_in_weights");
+    written_[index] = true;
     return gradients_[index];
   }
-  /// Only for parameters that declared adds_gradient: add to gradient(index) rather than write it.
+  /// Only for parameters that declared adds_gradient: add to the gradient rather than write it.
   bool accumulate_gradient(std::size_t index) const { return accumulate_[index]; }
   /// Nothing enqueued will run, and memory has no bytes: for blocks that hand their work to other
   /// code, which then must not run either. What is allocated is planned for.
@@ -127,7 +128,7 @@ class BlockContext {
   std::vector<View> gradients_;
   std::vector<bool> trains_;
   std::vector<bool> accumulate_;
-  mutable std::vector<bool> asked_;  ///< Gradients the block asked for.
+  mutable std::vector<bool> written_;  ///< Gradients that the block took to write.
 };
 
 /// forward and backward allocate and enqueue; they never look at values on the host. The engine

@@ -67,10 +67,11 @@ void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
   const std::int64_t seq = dhidden.shape()[1];
   if (context.trains(parts_.table))
     kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden,
-                                context.gradient(parts_.table),
+                                context.write_gradient(parts_.table),
                                 context.accumulate_gradient(parts_.table));
   if (parts_.positions && context.trains(*parts_.positions))
-    kernels::position_backward(context.stream(), dhidden, seq, context.gradient(*parts_.positions),
+    kernels::position_backward(context.stream(), dhidden, seq,
+                               context.write_gradient(*parts_.positions),
                                context.accumulate_gradient(*parts_.positions));
   saved.tensors.clear();
 }

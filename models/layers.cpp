@@ -43,7 +43,7 @@ void Linear::backward_input(BlockContext& context, const ConstView& dy, const Vi
 
 void Linear::backward_bias(BlockContext& context, const ConstView& dy) const {
   if (bias && context.trains(*bias))
-    kernels::column_sums(context.stream(), dy, context.gradient(*bias));
+    kernels::column_sums(context.stream(), dy, context.write_gradient(*bias));
 }
 
 void Linear::backward_weight(BlockContext& context, const ConstView& x, const ConstView& dy) const {
@@ -51,7 +51,7 @@ void Linear::backward_weight(BlockContext& context, const ConstView& x, const Co
   product.a = input_major ? x : dy;
   product.trans_a = Transpose::yes;
   product.b = input_major ? dy : x;
-  product.c = context.gradient(weight);
+  product.c = context.write_gradient(weight);
   product.what = "linear weight gradient";
   kernels::gemm(context.stream(), product);
 }
@@ -129,10 +129,10 @@ void Norm::backward_input(BlockContext& context, const ConstView& dy, const Cons
 void Norm::backward_weight(BlockContext& context, const ConstView& dy, const ConstView& x,
                            const ConstView& mean, const ConstView& rstd) const {
   if (!trains(context)) return;
-  const View dweight = context.gradient(weight);
+  const View dweight = context.write_gradient(weight);
   if (has_mean()) {
     kernels::layer_norm_backward_weight(context.stream(), dy, x, mean, rstd, dweight,
-                                        context.gradient(*bias));
+                                        context.write_gradient(*bias));
   } else {
     kernels::rms_norm_backward_weight(context.stream(), dy, x, rstd, dweight);
   }

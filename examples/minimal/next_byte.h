@@ -41,7 +41,7 @@ class Lookup final : public zero3d::Block {
   zero3d::Values backward_inputs(zero3d::BlockContext& context, zero3d::Values gradients,
                                  zero3d::Saved& saved) override {
     zero3d::kernels::embedding_backward(context.stream(), saved.tensors[0], gradients[0],
-                                        context.gradient(0), false);
+                                        context.write_gradient(0), false);
     return {};
   }
   void backward_weights(zero3d::BlockContext&, zero3d::Saved&) override {}
@@ -91,7 +91,7 @@ class Guess final : public zero3d::Block {
     zero3d::kernels::gemm(context.stream(), {.a = saved.tensors[kScores],
                                              .trans_a = zero3d::kernels::Transpose::yes,
                                              .b = saved.tensors[kVectors],
-                                             .c = context.gradient(0),
+                                             .c = context.write_gradient(0),
                                              .what = "gradient of output"});
   }
 

@@ -506,6 +506,29 @@ TEST(WithParameters, AnUnknownNameIsAnError) {
   run_engine(json_of(3, 1), options);
 }
 
+/// Buffers hold what an earlier micro-batch wrote there.
+TEST(Gradients, OnesThatABlockOnlyAsksForAreZero) {
+  for (const bool bf16 : {false, true}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      const auto blocks = [](int) {
+        ProbeParameter sometimes =
+            probe_parameter("sometimes", Shape{1500}, [](const ProbeClock&) { return 3.0f; });
+        sometimes.takes_part = [](const ProbeClock& at) { return at.step == 0; };
+        const ProbeParameter always =
+            probe_parameter("always", Shape{7}, [](const ProbeClock&) { return 1.0f; });
+        return std::vector<ProbeBlockSpec>{{{sometimes}}, {{always, sometimes}}};
+      };
+      const RunResult result = run_engine(
+          json_of(stage, 2, bf16 ? R"("bf16": {"enabled": true})" : ""), probe_options(blocks, 2));
+      for (std::size_t step = 0; step < 3; ++step) {
+        for (const float value : result.gradients[step].at("sometimes"))
+          ASSERT_EQ(value, step == 0 ? 6.0f : 0.0f) << "stage " << stage << ", step " << step;
+        for (const float value : result.gradients[step].at("always")) ASSERT_EQ(value, 1.0f);
+      }
+    }
+  }
+}
+
 TEST(Tied, GradientsOfAllUsersAddUp) {
   for (const bool adds : {false, true}) {
     for (const bool bf16 : {false, true}) {

@@ -27,7 +27,7 @@ class PullBlock final : public Block {
   }
   void backward_weights(BlockContext& context, Saved&) override {
     for (std::size_t i = 0; i < specs_.size(); ++i)
-      kernels::convert(context.stream(), context.parameter(i), context.gradient(i));
+      kernels::convert(context.stream(), context.parameter(i), context.write_gradient(i));
   }
 
  private:

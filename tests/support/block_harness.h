@@ -191,7 +191,7 @@ class BlockHarness {
         gradients_.push_back(gradient == harness.gradients_.end() ? View()
                                                                   : gradient->second.view());
         trains_.push_back(gradients_.back().defined());
-        asked_.push_back(false);
+        written_.push_back(false);
         accumulate_.push_back(spec.adds_gradient && harness.written_.contains(spec.name));
       }
     }

@@ -25,6 +25,8 @@ struct ProbeParameter {
   ParameterSpec spec;
   /// Of element `element`; pure. Empty: the loss does not use the parameter.
   std::function<float(const ProbeClock& clock, std::int64_t element)> gradient;
+  /// Backward writes only where this says so, and only asks elsewhere. Empty: always.
+  std::function<bool(const ProbeClock& clock)> takes_part;
 };
 
 struct ProbeBlockSpec {
@@ -108,9 +110,10 @@ class ProbeBlock final : public Block {
       context.stream().launch("probe backward", {reads(seed)}, [this] { spec_.on_stream(false); });
     }
     for (std::size_t p = 0; p < spec_.parameters.size(); ++p) {
-      if (!spec_.parameters[p].gradient) continue;
-      const View gradient = context.gradient(p);
-      if (!gradient.defined()) continue;
+      const ProbeParameter& parameter = spec_.parameters[p];
+      if (!parameter.gradient || !context.trains(p)) continue;
+      if (parameter.takes_part && !parameter.takes_part(clock)) continue;
+      const View gradient = context.write_gradient(p);
       const bool add = context.accumulate_gradient(p);
       context.stream().launch(
           "probe gradient", {reads(seed), writes(gradient)}, [this, p, seed, gradient, add, clock] {
