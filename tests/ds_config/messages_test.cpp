@@ -108,6 +108,8 @@ std::vector<Case> cases() {
       {"{\"train_batch_size\": 8, \"fp16\": {\"enabled\": true, \"loss_scale_window\": 0}}"},
       {"{\"train_batch_size\": 8, \"fp16\": {\"enabled\": true, \"min_loss_scale\": 0}}"},
       {"{\"train_batch_size\": 8, \"bf16\": {\"bf16_master_weights_and_grads\": true}}"},
+      {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1}, \"bf16\": {\"enabled\": "
+       "true, \"bf16_optimizer_states\": true}}"},
       {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
        "{\"device\": \"cpu\", \"ratio\": 0.5}}}"},
       {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3, \"compute_grad_norm\": "

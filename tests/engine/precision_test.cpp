@@ -78,6 +78,9 @@ TEST(Communication, SumLeavesTheAverageOut) {
     EXPECT_EQ(gradient_of(json_of(stage, R"(, "gradient_allreduce_op": "sum")"), options), 3.0f)
         << stage;
   }
+  TrainSettings settings = settings_of(json_of(3), 2);  // DeepSpeed has no sums there
+  settings.gradients.mean = false;
+  EXPECT_EQ(run_engine(settings, options).gradients[0].at("p0").at(0), 3.0f);
 }
 
 TEST(Norm, MayBeLeftOutWithoutChangingTheUpdate) {

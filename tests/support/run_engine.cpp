@@ -303,7 +303,10 @@ std::vector<float> ParameterState::floats(const std::vector<std::byte>& bytes) {
 }
 
 RunResult run_engine(const std::string& json, const RunOptions& options) {
-  const TrainSettings settings = settings_of(json, options.ranks);
+  return run_engine(settings_of(json, options.ranks), options);
+}
+
+RunResult run_engine(const TrainSettings& settings, const RunOptions& options) {
   const auto ranks = static_cast<std::size_t>(options.ranks);
   Shared shared;
   shared.steps.resize(ranks);

@@ -100,6 +100,7 @@ struct RunResult {
 
 /// Throws what the first rank to fail threw.
 RunResult run_engine(const std::string& json, const RunOptions& options);
+RunResult run_engine(const TrainSettings& settings, const RunOptions& options);
 
 /// Probe of `sizes` whose gradient is `gradient(rank, parameter, step, micro_batch)`.
 using ProbeValues = std::function<float(int parameter, const Moment&)>;

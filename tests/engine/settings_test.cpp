@@ -1,0 +1,127 @@
+// Settings as a whole: ranks that compare their description see every field of them, and degrees of
+// model parallelism reach the mesh and the dtype that travels.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <type_traits>
+
+#include "zero3d/core/text.h"
+#include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/settings.h"
+#include "zero3d/parallel/comm/thread_communicator.h"
+#include "zero3d/tests/support/run_engine.h"
+
+namespace zero3d::test {
+namespace {
+
+/// use(field) for each field that may change a result. Bindings name every field, so that a new one
+/// does not compile before it is listed here.
+template <typename Use>
+void for_each_field(TrainSettings& settings, const Use& use) {
+  const auto all = [&](auto&... fields) { (use(fields), ...); };
+  auto& [micro_batch, accumulation, managed, tp, pp, sp, sharding, gradients, precision, optimizer,
+         schedule, tile, log_every] = settings;
+  all(micro_batch, accumulation, managed, tp, pp, sp, tile, log_every);
+  auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
+      sharding;
+  auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
+  all(state_sharded, gradients_sharded, parameters_sharded, ranks, secondary, gather_bucket,
+      prefetch, live, reuse, persistent, total, save);
+  auto& [mean, prescale, predivide, bucket, overlap, scatter, max_norm, take_norm, skip] =
+      gradients;
+  all(mean, prescale, predivide, bucket, overlap, scatter, max_norm, take_norm, skip);
+  auto& [parameters, accumulated, communicated, masters, loss_scale] = precision;
+  all(parameters, accumulated, communicated, masters);
+  auto& [fixed, power, window, hysteresis, consecutive, least, stage0] = loss_scale.value();
+  all(fixed, power, window, hysteresis, consecutive, least, stage0);
+  auto& [type, params, legacy_fusion, offloaded, bf16_states, path] = optimizer;
+  static_cast<void>(legacy_fusion);  // only a warning
+  static_cast<void>(path);           // only in messages
+  all(type, params, offloaded, bf16_states);
+  auto& [schedule_type, schedule_params] = schedule;
+  all(schedule_type, schedule_params);
+}
+
+template <typename T>
+void change(T& field) {
+  if constexpr (std::is_same_v<T, bool>) {
+    field = !field;
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    field = field == 0 ? 1 : field / 2;
+  } else if constexpr (std::is_same_v<T, DType>) {
+    field = field == DType::f32 ? DType::bf16 : DType::f32;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    field += "x";
+  } else {
+    field["x"] = 1.0;
+  }
+}
+
+TEST(Settings, TheirDescriptionTellsEveryFieldApart) {
+  TrainSettings plain;
+  plain.precision.loss_scale.emplace();
+  int fields = 0;
+  for_each_field(plain, [&](auto&) { ++fields; });
+  for (int chosen = 0; chosen < fields; ++chosen) {
+    TrainSettings changed = plain;
+    int index = 0;
+    for_each_field(changed, [&](auto& field) {
+      if (index++ == chosen) change(field);
+    });
+    EXPECT_NE(describe(changed), describe(plain)) << "field " << chosen;
+  }
+  TrainSettings unscaled = plain;
+  unscaled.precision.loss_scale.reset();
+  EXPECT_NE(describe(unscaled), describe(plain));
+  TrainSettings valued = plain;
+  valued.optimizer.params["lr"] = 1e-3;
+  const std::string before = describe(valued);
+  valued.optimizer.params["lr"] = 1e-3 + 1e-15;
+  EXPECT_NE(describe(valued), before) << "a value to its last digits";
+}
+
+/// The step of a whole engine on two ranks that a degree of 2 makes one replica.
+struct Trained {
+  std::int64_t samples = 0;
+  DType wire = DType::f32;
+};
+
+Trained train(const std::string& members) {
+  LoadOptions loading;
+  loading.ranks = 2;
+  const TrainSettings settings = train_settings(
+      load_config_text(
+          concat(R"({"train_micro_batch_size_per_gpu": 3, "optimizer": {"type": "Adam"})", members,
+                 "}"),
+          "file", loading)
+          .config);
+  Trained trained;
+  run_ranks(2, [&](Communicator& world) {
+    const ProbeModule module(probe_blocks({10}, [](int, const ProbeClock&) { return 1.0f; }));
+    TrainingSession session = initialize(settings, module, world);
+    const TokenBatch batch(3, 1);
+    const MicroBatch view = batch.view();
+    session->train_batch({&view, 1});
+    if (world.rank() != 0) return;
+    trained.samples = session->global_samples();
+    trained.wire = session->model().plan().gradients.wire.value_or(DType::f32);
+  });
+  return trained;
+}
+
+TEST(Settings, DegreesTakeRanksFromTheReplicas) {
+  EXPECT_EQ(train("").samples, 6);
+  EXPECT_EQ(train(R"(, "tensor_parallel": {"autotp_size": 2})").samples, 3);
+  EXPECT_EQ(train(R"(, "pipeline": {"stages": 2})").samples, 3);
+  EXPECT_EQ(train(R"(, "sequence_parallel_size": 2)").samples, 3);
+}
+
+TEST(Settings, SequenceParallelRanksHaveACommunicationDtypeOfTheirOwn) {
+  const std::string dtypes =
+      R"(, "communication_data_type": "fp16", "seq_parallel_communication_data_type": "bf16")";
+  EXPECT_EQ(train(dtypes).wire, DType::f16);
+  EXPECT_EQ(train(dtypes + R"(, "sequence_parallel_size": 2)").wire, DType::bf16);
+}
+
+}  // namespace
+}  // namespace zero3d::test

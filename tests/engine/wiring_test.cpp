@@ -1,0 +1,451 @@
+// From a key of a ds_config to what the engine does: one row a key, with two values, and what a run
+// of a few steps shows of each. The numbers follow from the probe below: eight blocks of one
+// parameter of 2,048 elements, on two ranks unless a row says otherwise.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "zero3d/core/text.h"
+#include "zero3d/engine/zero/stagger.h"
+#include "zero3d/engine/zero/step_report.h"
+#include "zero3d/tests/support/log_capture.h"
+#include "zero3d/tests/support/run_engine.h"
+#include "zero3d/tests/support/temporary_folder.h"
+
+namespace zero3d::test {
+namespace {
+
+constexpr double kUnit = 2048;
+constexpr double kModel = 8 * kUnit;
+const float kInf = std::numeric_limits<float>::infinity();
+
+/// What is seen of a run: of rank 0, after the last step.
+struct Seen {
+  std::mutex mutex;  ///< Held by ranks that write what is the same on all.
+  RunResult run;
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+  double loss_scale = 0;
+  double state_elements = 0;   ///< That the optimizer keeps here.
+  double record_elements = 0;  ///< Of the first unit.
+  double arena = 0;
+  double warnings = 0;  ///< Of the optimizer.
+  double lines = 0;     ///< Of progress.
+  bool saved = false;
+
+  double gradient() const { return run.gradients.back().at("p0").at(0); }
+  double calls(const char* operation) const { return entry(operation).calls; }
+  double elements(const char* operation) const { return entry(operation).elements; }
+  /// Without the exchange of norm and loss.
+  double gathered() const {
+    const auto ranks = static_cast<int>(run.memory.size());
+    const std::int64_t part = StepReporter::exchange_bytes(1) - StepReporter::exchange_bytes(0);
+    return elements("all_gather") - static_cast<double>(part) * ranks;
+  }
+  double bytes(Category category) const { return run.estimates[0][Tier::device][category]; }
+  const ParameterState& p0() const { return run.state.at("p0"); }
+
+ private:
+  CommVolume::Entry entry(const char* operation) const {
+    CommVolume volume = run.volumes.back();
+    return volume.operations[operation];
+  }
+};
+
+using Keys = std::map<std::string, std::string>;
+using Gradient = std::function<float(const Moment&)>;
+
+struct Row {
+  const char* key;
+  const char* values[2];
+  Keys with;  ///< Other keys; a stage not given is 3.
+  std::function<double(const Seen&)> look;
+  double expected[2];
+  int ranks = 2;
+  int steps = 1;
+  Gradient gradient = [](const Moment& at) {
+    return static_cast<float>((at.rank + 1) << at.micro_batch);  // mean over two ranks 1.5 2^m
+  };
+};
+
+/// {"a.b": "1", "c": "2"} as {"a": {"b": 1}, "c": 2}; keys come in order.
+std::string json_of(const Keys& keys) {
+  std::string text = "{";
+  std::vector<std::string> open;
+  for (const auto& [key, value] : keys) {
+    std::vector<std::string> path;
+    std::size_t begin = 0;
+    for (std::size_t dot; (dot = key.find('.', begin)) != std::string::npos; begin = dot + 1)
+      path.push_back(key.substr(begin, dot - begin));
+    std::size_t common = 0;
+    while (common < std::min(open.size(), path.size()) && open[common] == path[common]) ++common;
+    text.append(open.size() - common, '}');
+    if (text.back() != '{') text += ", ";
+    open.resize(common);
+    for (; common < path.size(); ++common) {
+      text += concat('"', path[common], "\": {");
+      open.push_back(path[common]);
+    }
+    text += concat('"', key.substr(begin), "\": ", value);
+  }
+  return text + std::string(open.size() + 1, '}');
+}
+
+RunOptions options_of(const Row& row, Seen& seen, const std::string& folder) {
+  RunOptions options = probe_options(
+      std::vector<std::int64_t>(8, static_cast<std::int64_t>(kUnit)),
+      [gradient = row.gradient](int, const Moment& at) { return gradient(at); }, row.ranks);
+  options.steps = row.steps;
+  options.engine.state_store = [&seen](Device& device, const std::vector<RecordLayout>& records) {
+    double elements = 0;
+    for (const RecordLayout& unit : records) elements += static_cast<double>(unit.elements());
+    const std::lock_guard lock(seen.mutex);
+    seen.state_elements = elements;
+    seen.record_elements = static_cast<double>(records[0].record_elements());
+    return make_device_state_store(device, records);
+  };
+  options.after = [&seen, folder](Engine& engine, int rank) {
+    const bool saved = engine.save_16bit_model(folder);
+    if (rank != 0) return;
+    seen.saved = saved;
+    seen.steps = engine.global_steps();
+    seen.samples = engine.global_samples();
+    seen.loss_scale = engine.loss_scale();
+    seen.arena = static_cast<double>(engine.model().passes().arena_elements());
+    seen.warnings = static_cast<double>(engine.model().setup().rules().warnings.size());
+  };
+  return options;
+}
+
+double see(const Row& row, const std::string& value) {
+  Keys keys = {{"train_micro_batch_size_per_gpu", "1"},
+               {"optimizer.type", R"("Adam")"},
+               {"optimizer.params.lr", "0.125"},
+               {"zero_allow_untested_optimizer", "true"},
+               {"zero_optimization.stage", "3"},
+               {"zero_optimization.stage3_param_persistence_threshold", "0"},
+               {"zero_optimization.stage3_max_reuse_distance", "0"},
+               {"zero_optimization.stage3_prefetch_bucket_size", "0"}};
+  for (const auto& [key, other] : row.with) keys[key] = other;
+  keys[row.key] = value;
+  const TemporaryFolder folder;
+  const LogCapture log;
+  Seen seen;
+  seen.run = run_engine(json_of(keys), options_of(row, seen, folder.file("out")));
+  seen.lines = static_cast<double>(log.with("step=").size());
+  return row.look(seen);
+}
+
+const char* const kStage = "zero_optimization.stage";
+
+std::vector<Row> batch_rows() {
+  const auto gradient = [](const Seen& s) { return s.gradient(); };
+  return {{"train_micro_batch_size_per_gpu",
+           {"1", "3"},
+           {},
+           [](const Seen& s) { return static_cast<double>(s.samples); },
+           {2, 6}},
+          {"gradient_accumulation_steps", {"1", "2"}, {}, gradient, {1.5, 2.25}},
+          {"managed_gradient_accumulation",
+           {"true", "false"},
+           {{"gradient_accumulation_steps", "2"}},
+           [](const Seen& s) { return static_cast<double>(s.steps); },
+           {1, 2}},
+          {"steps_per_print", {"1", "2"}, {}, [](const Seen& s) { return s.lines; }, {4, 2}, 2, 4}};
+}
+
+std::vector<Row> sharding_rows() {
+  const auto gathered = [](const Seen& s) { return s.gathered(); };
+  const auto arena = [](const Seen& s) { return s.arena; };
+  const Keys ahead = {{"zero_optimization.stage3_prefetch_bucket_size", "1000000000"}};
+  return {
+      {kStage,
+       {"0", "1"},
+       {},
+       [](const Seen& s) { return s.state_elements; },
+       {kModel, kModel / 2}},
+      {kStage,
+       {"1", "2"},
+       {{"gradient_accumulation_steps", "2"}},
+       [](const Seen& s) { return s.elements("reduce_scatter"); },
+       {kModel, 2 * kModel}},
+      {kStage, {"2", "3"}, {}, gathered, {kModel, 2 * kModel}},
+      // Shards are of 1,024 elements at least, so that four ranks pad a unit to 4,096.
+      {"zero_optimization.mics_shard_size", {"2", "4"}, {}, gathered, {2 * kModel, 4 * kModel}, 4},
+      {"zero_optimization.zero_hpz_partition_size",
+       {"2", "4"},
+       {},
+       [](const Seen& s) {  // beside the shards of four blocks' 1,024 elements
+         const std::int64_t shard = 1024 * 4;
+         return s.bytes(Category::parameters) -
+                8 * static_cast<double>(shard + Stagger::slack(shard));
+       },
+       {2 * kModel * 4 / 2, 2 * kModel * 4 / 4},
+       4},
+      {"zero_optimization.allgather_bucket_size",
+       {"1", "1000000000"},  // at most a quarter of the model
+       {{kStage, "1"}},
+       [](const Seen& s) { return s.calls("all_gather") - 1; },
+       {8, 4}},
+      {"zero_optimization.stage3_prefetch_bucket_size",
+       {"0", "4096"},
+       {},
+       arena,
+       {kUnit, 3 * kUnit}},
+      {"zero_optimization.stage3_allgather_sequential",
+       {"false", "true"},
+       ahead,
+       arena,
+       {kModel, 2 * kUnit}},
+      {"zero_optimization.stage3_max_live_parameters",
+       {"0", "4096"},
+       ahead,
+       arena,
+       {kUnit, 2 * kUnit}},
+      {"zero_optimization.stage3_max_reuse_distance",
+       {"0", "1000000000"},
+       {},
+       gathered,
+       {2 * kModel, kModel}},
+      {"zero_optimization.stage3_param_persistence_threshold",
+       {"2047", "2048"},
+       {},
+       gathered,
+       {2 * kModel, kModel}},
+      {"zero_optimization.stage3_model_persistence_threshold",
+       {"2048", "4096"},
+       {{"zero_optimization.stage3_param_persistence_threshold", "2048"}},
+       gathered,
+       {2 * kModel - kUnit, 2 * kModel - 2 * kUnit}},
+      {"zero_optimization.stage3_gather_16bit_weights_on_model_save",
+       {"false", "true"},
+       {},
+       [](const Seen& s) { return s.saved ? 1.0 : 0.0; },
+       {0, 1}}};
+}
+
+std::vector<Row> gradient_rows() {
+  const auto gradient = [](const Seen& s) { return s.gradient(); };
+  const auto skipped = [](const Seen& s) { return s.run.steps.back().skipped ? 1.0 : 0.0; };
+  const auto huge = [](const Moment&) { return std::exp2f(127); };
+  const auto infinite = [](const Moment&) { return kInf; };
+  const double norm = 1.5 * std::sqrt(kModel);
+  return {{"gradient_allreduce_op", {R"("mean")", R"("sum")"}, {{kStage, "0"}}, gradient, {1.5, 3}},
+          {"gradient_allreduce_op",
+           {R"("mean")", R"("sum")"},
+           {{kStage, "2"}, {"gradient_accumulation_steps", "2"}},
+           gradient,
+           {2.25, 4.5}},
+          {"prescale_gradients",
+           {"false", "true"},
+           {{kStage, "1"}},
+           gradient,
+           {kInf, std::exp2(127)},
+           2,
+           1,
+           huge},
+          {"gradient_predivide_factor",
+           {"1.0", "4.0"},
+           {{kStage, "1"}},
+           gradient,
+           {kInf, std::exp2(127)},
+           2,
+           1,
+           huge},
+          {"zero_optimization.reduce_bucket_size",
+           {"2048", "4096"},
+           {{kStage, "2"}},
+           [](const Seen& s) { return s.calls("reduce_scatter"); },
+           {8, 4}},
+          {"zero_optimization.overlap_comm",
+           {"false", "true"},
+           {{kStage, "2"}, {"zero_optimization.reduce_bucket_size", "2048"}},
+           // and the sum of one micro-batch's shard
+           [](const Seen& s) { return s.bytes(Category::gradient_buckets) / 4 - kUnit / 2; },
+           {kUnit, 2 * kUnit}},
+          {"zero_optimization.reduce_scatter",
+           {"true", "false"},
+           {{kStage, "2"}},
+           [](const Seen& s) { return s.elements("reduce_scatter"); },
+           {kModel, 0}},
+          {"gradient_clipping",
+           {"0", "0.5"},
+           {},
+           [](const Seen& s) { return s.run.steps.back().clip_factor; },
+           {1, 0.5 / (norm + 1e-6)}},
+          {"zero_optimization.compute_grad_norm",
+           {"true", "false"},
+           {{kStage, "2"}},
+           [](const Seen& s) { return s.run.steps.back().grad_norm; },
+           {norm, std::nan("")}},
+          {"bf16.check_grad_overflow",
+           {"true", "false"},
+           {{kStage, "2"}, {"bf16.enabled", "true"}},
+           skipped,
+           {1, 0},
+           2,
+           1,
+           infinite},
+          // DeepSpeed looks at the key at stages 1 and 2 only.
+          {"bf16.check_grad_overflow",
+           {"true", "false"},
+           {{kStage, "3"}, {"bf16.enabled", "true"}},
+           skipped,
+           {1, 1},
+           2,
+           1,
+           infinite},
+          {"bf16.check_grad_overflow",
+           {"true", "false"},
+           {{kStage, "0"}, {"bf16.enabled", "true"}},
+           skipped,
+           {1, 1},
+           2,
+           1,
+           infinite}};
+}
+
+std::vector<Row> precision_rows() {
+  const auto gradient = [](const Seen& s) { return s.gradient(); };
+  const auto master = [](const Seen& s) { return s.p0().master.size() / kUnit; };
+  const auto moment = [](const Seen& s) { return s.p0().states.at(0).size() / kUnit; };
+  const double fine = 1 + std::exp2(-10);  // in fp16, but not in bf16
+  const auto every = [fine](const Moment&) { return static_cast<float>(fine); };
+  const auto one = [fine](const Moment& at) { return static_cast<float>(at.rank ? fine : 1); };
+  const auto falling = [](const Moment& at) { return at.micro_batch ? std::exp2f(-8) : 2.0f; };
+  const Keys bf16 = {{"bf16.enabled", "true"}};
+  const Keys fp16 = {{"fp16.enabled", "true"}, {"fp16.loss_scale", "8"}};
+  return {{"bf16.enabled", {"false", "true"}, {}, gradient, {fine, 1}, 2, 1, every},
+          {"fp16.enabled",
+           {"false", "true"},
+           {{"fp16.loss_scale", "1"}},
+           [](const Seen& s) { return s.p0().value.size() / kUnit + s.gradient(); },
+           {4 + fine, 2 + fine},
+           2,
+           1,
+           every},
+          {"data_types.grad_accum_dtype",
+           {R"("fp32")", R"("bf16")"},
+           {{"bf16.enabled", "true"}, {"gradient_accumulation_steps", "2"}},
+           gradient,
+           {1 + std::exp2(-9), 1},
+           2,
+           1,
+           falling},
+          {"communication_data_type",
+           {R"("fp32")", R"("bf16")"},
+           {},
+           gradient,
+           {1 + std::exp2(-11), 1},
+           2,
+           1,
+           one},
+          {"bf16.bf16_master_weights_and_grads", {"false", "true"}, bf16, master, {4, 0}},
+          {"fp16.fp16_master_weights_and_grads", {"false", "true"}, fp16, master, {4, 0}},
+          {"bf16.bf16_optimizer_states",
+           {"false", "true"},
+           {{"bf16.enabled", "true"}, {"bf16.bf16_master_weights_and_grads", "true"}},
+           moment,
+           {4, 2}},
+          // Without bf16 masters: DeepSpeed's optimizers off the device.
+          {"zero_optimization.offload_optimizer.device",
+           {R"("none")", R"("cpu")"},
+           {{"bf16.enabled", "true"}, {"optimizer.params.fp32_optimizer_states", "false"}},
+           [moment, master](const Seen& s) { return 10 * master(s) + moment(s); },
+           {44, 42}}};
+}
+
+std::vector<Row> loss_scale_rows() {
+  const auto scale = [](const Seen& s) { return s.loss_scale; };
+  const auto bad = [](std::initializer_list<int> steps) {
+    return [steps = std::vector<int>(steps)](const Moment& at) {
+      return std::count(steps.begin(), steps.end(), at.step) ? kInf : 1.0f;
+    };
+  };
+  const auto with = [](const char* key, const char* value) {
+    return Keys{{kStage, "1"},
+                {"fp16.enabled", "true"},
+                {"fp16.initial_scale_power", "4"},
+                {concat("fp16.", key), value}};
+  };
+  return {
+      {"fp16.loss_scale", {"8", "32"}, with("hysteresis", "1"), scale, {8, 32}},
+      {"fp16.initial_scale_power", {"4", "5"}, with("hysteresis", "1"), scale, {16, 32}},
+      {"fp16.loss_scale_window", {"1", "2"}, with("hysteresis", "1"), scale, {64, 32}, 2, 3},
+      {"fp16.hysteresis", {"1", "2"}, with("hysteresis", "1"), scale, {8, 16}, 2, 1, bad({0})},
+      {"fp16.consecutive_hysteresis",
+       {"false", "true"},
+       with("hysteresis", "2"),
+       scale,
+       {8, 16},
+       2,
+       3,
+       bad({0, 2})},
+      {"fp16.min_loss_scale", {"1", "12"}, with("hysteresis", "1"), scale, {8, 12}, 2, 1, bad({0})},
+      // Stage 0 knows no hysteresis.
+      {kStage, {"0", "1"}, with("hysteresis", "2"), scale, {8, 16}, 2, 1, bad({0})}};
+}
+
+std::vector<Row> optimizer_rows() {
+  const auto lr = [](const Seen& s) { return s.run.steps.back().lr; };
+  return {{"optimizer.type",
+           {R"("SGD")", R"("Adam")"},
+           {},
+           [](const Seen& s) { return static_cast<double>(s.p0().states.size()); },
+           {0, 2}},
+          {"optimizer.params.lr", {"0.5", "0.25"}, {}, lr, {0.5, 0.25}},
+          {"optimizer.legacy_fusion",
+           {"false", "true"},
+           {},
+           [](const Seen& s) { return s.warnings; },
+           {0, 1}},
+          {"scheduler.type",
+           {R"("linear")", R"("cosine")"},
+           {{"scheduler.params.total_num_steps", "3"}},
+           lr,
+           {0.125 * 2 / 3, 0.125 * 0.75},
+           2,
+           2},
+          {"scheduler.params.total_num_steps",
+           {"2", "4"},
+           {{"scheduler.type", R"("linear")"}},
+           lr,
+           {0.125 / 2, 0.125 * 3 / 4},
+           2,
+           2},
+          {"zero_optimization.sub_group_size",
+           {"1024", "2048"},
+           {},
+           [](const Seen& s) { return s.record_elements; },
+           {1024, 2048}}};
+}
+
+class Wiring : public ::testing::TestWithParam<std::vector<Row> (*)()> {};
+
+TEST_P(Wiring, AKeyDoesWhatItSays) {
+  for (const Row& row : GetParam()()) {
+    for (int i = 0; i < 2; ++i) {
+      SCOPED_TRACE(concat(row.key, ": ", row.values[i]));
+      const double found = see(row, row.values[i]);
+      if (std::isnan(row.expected[i])) {
+        EXPECT_TRUE(std::isnan(found)) << found;
+      } else {
+        EXPECT_DOUBLE_EQ(found, row.expected[i]);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Batch, Wiring, ::testing::Values(batch_rows));
+INSTANTIATE_TEST_SUITE_P(Sharding, Wiring, ::testing::Values(sharding_rows));
+INSTANTIATE_TEST_SUITE_P(Gradients, Wiring, ::testing::Values(gradient_rows));
+INSTANTIATE_TEST_SUITE_P(Precision, Wiring, ::testing::Values(precision_rows));
+INSTANTIATE_TEST_SUITE_P(LossScale, Wiring, ::testing::Values(loss_scale_rows));
+INSTANTIATE_TEST_SUITE_P(Optimizer, Wiring, ::testing::Values(optimizer_rows));
+
+}  // namespace
+}  // namespace zero3d::test
