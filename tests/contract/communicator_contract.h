@@ -88,7 +88,7 @@ TEST_P(CommunicatorContract, ReduceScatterSumsInRankOrderAndRoundsOnce) {
 TEST_P(CommunicatorContract, AllReduceGivesEveryRankTheSameBits) {
   run([&](Rank& r) {
     for (const DType dtype : float_dtypes())
-      for (const std::int64_t numel : {0, 1, 13, 257, 4096, 10007})
+      for (const std::int64_t numel : {0, 1, 13, 257, 4096, 4097, 8193, 10007})
         for (const ReduceOptions& options :
              {ReduceOptions{}, ReduceOptions{0.5f, 3.0f, DType::bf16}}) {
           Data data(r.device, dtype, numel);

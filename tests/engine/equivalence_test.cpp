@@ -3,6 +3,8 @@
 // moments, masters and parameters.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "zero3d/core/text.h"
 #include "zero3d/tests/support/nano_model.h"
 #include "zero3d/tests/support/run_engine.h"
@@ -258,6 +260,44 @@ TEST(Ranks, OneGlobalBatchAgreesHoweverItIsSplit) {
             << model << ", " << ranks << " ranks, stage " << stage;
       }
     }
+  }
+}
+
+/// A micro-batch in which nothing counts has the gradient zero, and is one of those that the mean
+/// is over: the step is that of the others, of half the size where there are two.
+TEST(Ranks, AMicroBatchWithoutTargetsCountsInTheMean) {
+  const auto json = [](int stage, int accumulation, double lr) {
+    return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )",
+                  accumulation, R"(, "gradient_clipping": 0, "zero_allow_untested_optimizer": true,
+                  "optimizer": {"type": "SGD", "params": {"lr": )",
+                  lr,
+                  R"(}}, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
+                  stage, "}}");
+  };
+  const auto options = [](int ranks, bool any) {
+    RunOptions result = nano_options(nano_gpt2(true), ranks, 1);
+    result.steps = 1;
+    result.batch = [any](const Moment& at) {
+      TokenBatch batch = nano_batch({0, at.step, 0}, 1, 1, 2);
+      if (!any || at.rank + at.micro_batch > 0)
+        std::fill(batch.targets.begin(), batch.targets.end(), -100);
+      return batch;
+    };
+    return result;
+  };
+  const RunResult alone = run_engine(json(0, 1, 0.125), options(1, true));
+  const RunResult nothing = run_engine(json(0, 1, 0.125), options(1, false));
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult ranks = run_engine(json(stage, 1, 0.25), options(2, true));
+    const RunResult window = run_engine(json(stage, 2, 0.25), options(1, true));
+    const RunResult idle = run_engine(json(stage, 2, 0.25), options(2, false));
+    for (const auto& [name, state] : alone.state) {
+      EXPECT_TRUE(ranks.state.at(name).value == state.value) << name << ", stage " << stage;
+      EXPECT_TRUE(window.state.at(name).value == state.value) << name << ", stage " << stage;
+      EXPECT_TRUE(idle.state.at(name).value == nothing.state.at(name).value) << name;
+      for (const float gradient : idle.gradients[0].at(name)) ASSERT_EQ(gradient, 0.0f) << name;
+    }
+    EXPECT_EQ(ranks.steps[0].grad_norm, alone.steps[0].grad_norm / 2);
   }
 }
 

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "zero3d/core/error.h"
 #include "zero3d/tests/support/temporary_folder.h"
@@ -97,10 +99,12 @@ TEST(TokenFile, ReadsMegatronDocumentsInOrder) {
 template <typename T>
 void expect_megatron_dtype(std::uint8_t code) {
   TemporaryFolder folder;
-  const std::vector<T> data = {static_cast<T>(5), static_cast<T>(100), static_cast<T>(0)};
+  const auto largest =
+      static_cast<std::int32_t>(std::min<std::int64_t>(std::numeric_limits<T>::max(), INT32_MAX));
+  const std::vector<T> data = {static_cast<T>(5), static_cast<T>(largest), static_cast<T>(0)};
   folder.write("s.bin", bytes_of(data));
   folder.write("s.idx", MegatronSet{1, code, {3}, {0}, {0, 1}}.index());
-  EXPECT_EQ(all(TokenFile(folder.file("s"))), (Tokens{5, 100, 0})) << int{code};
+  EXPECT_EQ(all(TokenFile(folder.file("s"))), (Tokens{5, largest, 0})) << int{code};
 }
 
 TEST(TokenFile, ReadsMegatronsDTypes) {

@@ -1,6 +1,9 @@
 // Rotary frequencies against those that transformers 5.24 computed (LlamaRotaryEmbedding.inv_freq).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numbers>
+
 #include "zero3d/models/rope.h"
 
 namespace zero3d {
@@ -46,6 +49,22 @@ TEST(Rope, Llama3) {
   expect_frequencies({RopeConfig::Type::llama3, 5e5, 8.0, 1.0, 4.0, 32}, 100,
                      {1.0f, 0.0242403448f, 0.00470075384f, 0.000911583134f, 0.000176776681f,
                       3.42810235e-05f, 6.64786967e-06f, 1.28917316e-06f});
+}
+
+/// Between context / high and context / low the two are blended by where context / wavelength lies
+/// between low and high (Llama 3.1, 2024).
+TEST(Rope, Llama3BlendsWavelengthsWithinTheBand) {
+  const double context = 200, low = 1.0, high = 4.0, factor = 8.0;
+  std::vector<float> expected;
+  int within = 0;
+  for (const float standard : kStandard) {
+    const double wavelength = 2 * std::numbers::pi / standard;
+    const double blend = std::clamp((context / wavelength - low) / (high - low), 0.0, 1.0);
+    within += blend > 0 && blend < 1;
+    expected.push_back(static_cast<float>(standard * (blend + (1 - blend) / factor)));
+  }
+  EXPECT_EQ(within, 2);
+  expect_frequencies({RopeConfig::Type::llama3, 1e4, factor, low, high, 200}, 100, expected);
 }
 
 }  // namespace

@@ -129,6 +129,9 @@ TEST(Schedule, OneCycleWithUnevenLegsAndStairs) {
   expect_rates("OneCycle", uneven, {0, .25, .5, .75, 0, 0});
   params["cycle_first_stair_count"] = Integer{2};
   expect_rates("OneCycle", params, {0, 0, .5, .5, 1, .5, .5, 0, 0});
+  params["cycle_second_step_size"] = Integer{8};
+  params["cycle_second_stair_count"] = Integer{4};
+  expect_rates("OneCycle", params, {0, 0, .5, .5, 1, .75, .75, .5, .5, .25, .25, 0, 0, 0});
 }
 
 TEST(Schedule, OneCycleLeavesBetasAloneWhenTold) {

@@ -203,7 +203,8 @@ class Options(Refusal):
         self.assertIn("--steps", result.stderr)
 
     def test_a_sequence_longer_than_the_model(self):
-        self.refuse("--seq-len", model="gpt2-tiny", seq_len=4096)
+        self.refuse("--seq-len 65", "64 positions", model="gpt2-tiny", seq_len=65)
+        self.train(model="gpt2-tiny", seq_len=64)
 
     def test_text_from_a_model_without_bytes(self):
         self.refuse("--generate", "61", model="gpt2-odd", data=RUNS / "tokens-61.u16", generate="a")
