@@ -215,5 +215,40 @@ class Outputs(CommandTest):
             self.assertIn(option, text)
 
 
+class Places(CommandTest):
+    """Where outputs go."""
+
+    def launch(self, arguments, **keywords):
+        return subprocess.run([options.zero3d, *map(str, arguments)], cwd=self.folder, env=environment(), timeout=60, check=False,
+                              **keywords)
+
+    def test_standard_descriptors_that_are_closed(self):
+        arguments = self.train_arguments(metrics=self.folder / "metrics", trace=self.folder / "trace", export=self.folder / "out")
+        for closed in ((0,), (1,), (2,), (0, 1, 2)):
+            with self.subTest(closed):
+                self.assertEqual(self.launch(arguments, preexec_fn=lambda: [os.close(fd) for fd in closed],
+                                             stdout=None if 1 in closed else subprocess.DEVNULL).returncode, 0)
+                self.assertEqual([record["step"] for record in read_lines(self.folder / "metrics")], [1, 2])
+                json.loads((self.folder / "trace").read_text())
+
+    def test_output_that_does_not_arrive_is_an_error(self):
+        commands = (self.train_arguments(export=self.folder / "out"), ["validate", self.config()], ["config-docs"], ["--help"],
+                    ["bench", "adam", "--numel", "1K", "--threads", "1", "--repeats", "1"],
+                    ["bench", "muon", "--rows", "8", "--columns", "8", "--threads", "1", "--repeats", "1"])
+        for arguments in commands:
+            with self.subTest(arguments[0]):
+                with open("/dev/full", "wb") as full:
+                    result = self.launch(arguments, stdout=full, stderr=subprocess.PIPE)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(b"standard output", result.stderr)
+                read, write = os.pipe()
+                os.close(read)
+                result = self.launch(arguments, stdout=write, stderr=subprocess.PIPE)
+                os.close(write)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(b"standard output", result.stderr)
+        self.assertTrue((self.folder / "out" / "model.safetensors").exists())  # the work is not lost
+
+
 if __name__ == "__main__":
     support.main()
