@@ -9,6 +9,7 @@
 #include <string>
 
 #include "trainer.h"
+#include "zero3d/core/output_file.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/zero/bucket_plan.h"
@@ -108,7 +109,10 @@ double exposed_seconds(Trainer& trainer, Communicator& world, const std::string&
       if (span.stream == "compute" && span.rank == 0)
         busy += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
     }
-    if (!trace.empty()) Tracer::write_chrome_trace(trace);
+    if (!trace.empty()) {
+      OutputFile file(trace);
+      Tracer::write_chrome_trace(file);
+    }
     Tracer::disable();
   }
   world.exchange("");

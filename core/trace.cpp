@@ -2,18 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "zero3d/core/error.h"
+#include "zero3d/core/output_file.h"
 
 namespace zero3d {
 namespace {
+
+constexpr std::size_t kChunkBytes = 1u << 16;
 
 struct State {
   std::atomic<bool> enabled{false};
@@ -58,18 +58,19 @@ std::vector<Span> Tracer::spans() {
   return state().spans;
 }
 
-void Tracer::write_chrome_trace(const std::string& path) {
+void Tracer::write_chrome_trace(OutputFile& file) {
   const std::vector<Span> spans = Tracer::spans();
   std::int64_t origin = spans.empty() ? 0 : spans.front().begin_ns;
   for (const Span& span : spans) origin = std::min(origin, span.begin_ns);
   std::map<std::pair<int, std::string>, int> threads;
-  const std::string temporary = path + ".partial";
-  std::ofstream out(temporary);
-  out << "{\"traceEvents\":[\n";
+  std::string text = "{\"traceEvents\":[\n";
   bool first = true;
   const auto emit = [&](const nlohmann::json& event) {
-    out << (first ? "" : ",\n") << event.dump();
-    first = false;
+    if (!std::exchange(first, false)) text += ",\n";
+    text += event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    if (text.size() < kChunkBytes) return;
+    file.write(text);
+    text.clear();
   };
   for (const Span& span : spans) {
     const auto [entry, added] =
@@ -95,13 +96,8 @@ void Tracer::write_chrome_trace(const std::string& path) {
     if (span.bytes != 0) event["args"] = {{"bytes", span.bytes}};
     emit(event);
   }
-  out << "\n]}\n";
-  out.close();
-  if (!out || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int code = errno;
-    std::remove(temporary.c_str());
-    throw IoError(path, code, "cannot write the trace");
-  }
+  file.write(text + "\n]}\n");
+  file.commit();
 }
 
 }  // namespace zero3d

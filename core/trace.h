@@ -9,6 +9,8 @@
 
 namespace zero3d {
 
+class OutputFile;
+
 struct Span {
   std::string name;    ///< What ran: "gather block 3".
   std::string stream;  ///< The stream or host thread it ran on.
@@ -27,9 +29,8 @@ class Tracer {
   static bool enabled();
   static void add(Span span);
   static std::vector<Span> spans();  ///< A copy, in the order of arrival.
-  /// Chrome trace event JSON of all spans; written to a temporary name, then renamed. Throws
-  /// IoError.
-  static void write_chrome_trace(const std::string& path);
+  /// Writes all spans as Chrome trace event JSON and commits the file. Throws IoError.
+  static void write_chrome_trace(OutputFile& file);
 };
 
 }  // namespace zero3d

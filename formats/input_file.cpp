@@ -15,33 +15,16 @@ namespace zero3d {
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // Non-blocking, or opening a named pipe would wait for its writer.
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) throw IoError(path_, errno, "cannot open the file");
+  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor_) throw IoError(path_, errno, "cannot open the file");
   struct stat status = {};
-  const int code = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  const int code = ::fstat(descriptor_.value(), &status) == 0 ? 0 : errno;
   if (code != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
     throw IoError(
         path_, code,
         S_ISDIR(status.st_mode) ? "expected a file, found a folder" : "expected a regular file");
   }
   bytes_ = static_cast<std::uint64_t>(status.st_size);
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void InputFile::read(std::uint64_t offset, void* dst, std::size_t bytes) const {
@@ -52,7 +35,7 @@ void InputFile::read(std::uint64_t offset, void* dst, std::size_t bytes) const {
   }
   char* out = static_cast<char*>(dst);
   while (bytes > 0) {
-    const ssize_t got = ::pread(descriptor_, out, std::min<std::size_t>(bytes, 1u << 30),
+    const ssize_t got = ::pread(descriptor_.value(), out, std::min<std::size_t>(bytes, 1u << 30),
                                 static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw IoError(path_, errno, concat("cannot read at offset ", offset));

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "zero3d/core/descriptor.h"
+
 namespace zero3d {
 
 class InputFile {
@@ -14,9 +16,6 @@ class InputFile {
   /// Throws IoError when `path` does not exist, cannot be read or is no regular file (links are
   /// followed).
   explicit InputFile(std::string path);
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
-  ~InputFile();
 
   const std::string& path() const { return path_; }
   std::uint64_t bytes() const { return bytes_; }  ///< Size when opened.
@@ -28,7 +27,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::uint64_t bytes_ = 0;
 };
 

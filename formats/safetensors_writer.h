@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "zero3d/core/output_file.h"
 #include "zero3d/core/view.h"
-#include "zero3d/formats/output_file.h"
 
 namespace zero3d {
 
@@ -44,7 +44,6 @@ class SafetensorsWriter {
 
   std::vector<TensorDeclaration> tensors_;
   OutputFile file_;
-  std::uint64_t end_ = 0;  ///< Bytes of the whole file.
   std::size_t turn_ = 0;
   std::int64_t element_ = 0;  ///< Elements of tensors_[turn_] written so far.
 };

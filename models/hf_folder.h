@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "zero3d/core/temporary_path.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/formats/safetensors_writer.h"
@@ -40,9 +42,6 @@ class FolderWriter {
   FolderWriter(const std::string& path, const std::string& config_json,
                std::vector<TensorDeclaration> tensors,
                std::int64_t max_shard_bytes = kMaxShardBytes);
-  FolderWriter(const FolderWriter&) = delete;
-  FolderWriter& operator=(const FolderWriter&) = delete;
-  ~FolderWriter();
 
   /// The tensors in the declared order, whole or in consecutive slices, from host memory of any
   /// floating dtype (rounded once to the declared one).
@@ -54,13 +53,12 @@ class FolderWriter {
   void open_shards_until_incomplete();
 
   std::string path_;
-  std::string temporary_;
+  std::optional<TemporaryPath> temporary_;
   std::vector<TensorDeclaration> tensors_;
   std::vector<std::size_t> plan_;
   std::size_t shard_ = 0;        ///< The one being written; plan_.size() when all are.
   std::size_t shard_begin_ = 0;  ///< Its first tensor.
   std::unique_ptr<SafetensorsWriter> writer_;
-  bool committed_ = false;
 };
 
 }  // namespace zero3d

@@ -1,5 +1,6 @@
 // FolderWriter: the folder grows under a temporary name and takes its place in one rename.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -9,9 +10,9 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/core/output_file.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
-#include "zero3d/formats/output_file.h"
 #include "zero3d/models/hf_folder.h"
 
 namespace zero3d {
@@ -26,7 +27,8 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 /// be renamed.
 fs::path resolved(const std::string& path) {
   std::error_code code;
-  fs::path target = fs::weakly_canonical(fs::absolute(fs::path(path)), code);
+  fs::path target = fs::absolute(fs::path(path), code);
+  if (!code) target = fs::weakly_canonical(target, code);
   if (code) throw IoError(path, code.value(), "cannot resolve the path");
   return target.has_filename() ? target : target.parent_path();
 }
@@ -45,7 +47,12 @@ bool is_model_config(const fs::path& path) {
 /// Refuses a target whose files are not a model's: they are not ours to replace.
 void check_target(const fs::path& target) {
   std::error_code code;
-  if (!fs::exists(target, code)) return;
+  if (!fs::exists(target, code)) {
+    if (!fs::is_symlink(target, code)) return;
+    throw IoError(target.string(), 0,
+                  concat("is a link to ", fs::read_symlink(target, code).string(),
+                         ", which is not there; make that folder, or export to another"));
+  }
   if (!fs::is_directory(target, code)) {
     throw IoError(target.string(), ENOTDIR, "expected a folder to export to");
   }
@@ -102,7 +109,7 @@ bool exchange(const fs::path& a, const fs::path& b) {
 /// Puts `fresh` under the name `target`; what was there is under the name `fresh` afterwards.
 void replace(const fs::path& fresh, const fs::path& target) {
   if (exchange(fresh, target)) return;
-  const fs::path old = temporary_name(target.string());
+  const fs::path old = concat(target.string(), ".old-", ::getpid());
   std::error_code code;
   fs::rename(target, old, code);
   if (code) throw IoError(target.string(), code.value(), "cannot move the old export aside");
@@ -125,24 +132,9 @@ FolderWriter::FolderWriter(const std::string& path, const std::string& config_js
   check_target(path_);
   std::error_code code;
   fs::create_directories(fs::path(path_).parent_path(), code);
-  do {
-    temporary_ = temporary_name(path_);
-  } while (!fs::create_directory(temporary_, code) && !code);  // false alone: the name is taken
-  if (code) throw IoError(path_, code.value(), "cannot create a folder beside it to export to");
-  try {
-    write_text_file((fs::path(temporary_) / kConfigName).string(), config_json);
-    open_shards_until_incomplete();
-  } catch (...) {
-    fs::remove_all(temporary_, code);
-    throw;
-  }
-}
-
-FolderWriter::~FolderWriter() {
-  if (committed_) return;
-  writer_.reset();
-  std::error_code code;
-  fs::remove_all(temporary_, code);
+  temporary_.emplace(path_, TemporaryPath::Kind::folder);
+  write_text_file((fs::path(temporary_->path()) / kConfigName).string(), config_json);
+  open_shards_until_incomplete();
 }
 
 void FolderWriter::open_shards_until_incomplete() {
@@ -150,7 +142,7 @@ void FolderWriter::open_shards_until_incomplete() {
     if (writer_ == nullptr) {
       const auto begin = tensors_.begin() + static_cast<std::ptrdiff_t>(shard_begin_);
       writer_ = std::make_unique<SafetensorsWriter>(
-          (fs::path(temporary_) / shard_file_name(shard_, plan_.size())).string(),
+          (fs::path(temporary_->path()) / shard_file_name(shard_, plan_.size())).string(),
           std::vector<TensorDeclaration>(begin, begin + static_cast<std::ptrdiff_t>(plan_[shard_])),
           std::map<std::string, std::string>{{"format", "pt"}});
     }
@@ -171,8 +163,8 @@ void FolderWriter::write(std::string_view name, ConstView values) {
 
 void FolderWriter::commit() {
   if (writer_ != nullptr) writer_->commit();  // throws: tensors are missing
-  ZERO3D_CHECK(!committed_, "export committed twice");
-  const fs::path temporary(temporary_);
+  ZERO3D_CHECK(temporary_, "export committed twice");
+  const fs::path temporary(temporary_->path());
   if (plan_.size() > 1) {
     write_text_file((temporary / kIndexName).string(), shard_index(tensors_, plan_));
   }
@@ -180,17 +172,19 @@ void FolderWriter::commit() {
   std::error_code code;
   const bool replaces = fs::exists(path_, code);
   if (replaces) keep_other_files(path_, temporary);
-  sync_folder(temporary_);
+  sync_folder(temporary.string());
   if (replaces) {
     replace(temporary, path_);
   } else {
     fs::rename(temporary, path_, code);
     if (code) throw IoError(path_, code.value(), "cannot move the complete export to its name");
+    temporary_->release();
   }
-  committed_ = true;
   sync_folder(fs::path(path_).parent_path().string());
-  if (replaces) fs::remove_all(temporary, code);
-  if (code) log_warning(concat("the old export is left as ", temporary_, ": ", code.message()));
+  code = temporary_->remove();  // the old one, where there was one
+  if (code)
+    log_warning(concat("the old export is left as ", temporary.string(), ": ", code.message()));
+  temporary_.reset();
 }
 
 }  // namespace zero3d

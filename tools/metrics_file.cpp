@@ -1,9 +1,7 @@
 #include "metrics_file.h"
 
-#include <cerrno>
 #include <cmath>
 
-#include "zero3d/core/error.h"
 #include "zero3d/formats/json_value.h"
 
 namespace zero3d::tools {
@@ -13,14 +11,7 @@ JsonValue number(double value) { return std::isfinite(value) ? JsonValue(value) 
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path) {
-  if (path.empty()) return;
-  out_.open(path, std::ios::trunc);
-  if (!out_) throw IoError(path, errno, "cannot write metrics");
-}
-
 void MetricsFile::train(const StepResult& result) {
-  if (path_.empty()) return;
   JsonValue record = JsonValue::make_object();
   record.set("kind", JsonValue("train"));
   record.set("step", JsonValue(result.step));
@@ -33,21 +24,15 @@ void MetricsFile::train(const StepResult& result) {
   record.set("tokens", JsonValue(result.tokens));
   record.set("seconds", number(result.seconds));
   record.set("tokens_per_second", number(static_cast<double>(result.tokens) / result.seconds));
-  write(record.dump());
+  lines_.write(record.dump());
 }
 
 void MetricsFile::evaluation(std::int64_t step, double loss) {
-  if (path_.empty()) return;
   JsonValue record = JsonValue::make_object();
   record.set("kind", JsonValue("eval"));
   record.set("step", JsonValue(step));
   record.set("loss", number(loss));
-  write(record.dump());
-}
-
-void MetricsFile::write(const std::string& line) {
-  out_ << line << "\n" << std::flush;
-  if (!out_) throw IoError(path_, errno, "cannot write metrics");
+  lines_.write(record.dump());
 }
 
 }  // namespace zero3d::tools

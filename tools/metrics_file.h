@@ -1,25 +1,24 @@
 // The metrics of a run as JSON lines, one a step, written as steps finish.
 #pragma once
 
-#include <fstream>
 #include <string>
 
+#include "zero3d/core/output_file.h"
 #include "zero3d/engine/engine.h"
 
 namespace zero3d::tools {
 
 class MetricsFile {
  public:
-  /// An empty path writes nothing. Throws IoError when the file cannot be written.
-  explicit MetricsFile(const std::string& path);
+  /// What is at the path is kept until the first line. Throws IoError when it cannot be written.
+  explicit MetricsFile(const std::string& path) : lines_(path) {}
+  /// Whether other files can lie beside it: it is no pipe or device.
+  bool is_regular() const { return lines_.is_regular(); }
   void train(const StepResult& result);
   void evaluation(std::int64_t step, double loss);
 
  private:
-  void write(const std::string& line);
-
-  std::string path_;
-  std::ofstream out_;
+  LineFile lines_;
 };
 
 }  // namespace zero3d::tools

@@ -93,7 +93,8 @@ void add_outputs(CLI::App& command, TrainRequest& request) {
     return command.add_option(name, value, help)->group(kOutputs)->type_name(type);
   };
   add("--metrics", request.metrics, "FILE",
-      "A JSON line for each step, and the resolved configuration in FILE.ds_config.json");
+      "A JSON line for each step, and beside a file the resolved configuration in "
+      "FILE.ds_config.json");
   add("--export", request.export_folder, "DIR", "The trained model as a Hugging Face folder");
   add("--generate", request.generate, "TEXT",
       "A continuation of this text, from the trained model of bytes");

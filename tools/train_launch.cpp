@@ -120,6 +120,12 @@ void collect_spans(Communicator& meeting) {
   }
 }
 
+void write_trace(const TrainPlan& plan) {
+  if (plan.trace == nullptr) return;
+  Tracer::write_chrome_trace(*plan.trace);
+  std::printf("trace     %s\n", plan.request.trace.c_str());
+}
+
 void run_under_mpi(const TrainRequest& request) {
   MpiSession session;
   const std::unique_ptr<Communicator> meeting = make_mpi_world();
@@ -129,6 +135,7 @@ void run_under_mpi(const TrainRequest& request) {
   end_together(*meeting, plan_together(*meeting, request, share, plan));
   run_together(*plan, share, *meeting);
   collect_spans(*meeting);
+  write_trace(*plan);
 }
 
 void run_as_threads(const TrainRequest& request) {
@@ -136,6 +143,7 @@ void run_as_threads(const TrainRequest& request) {
   run_ranks(request.ranks, [&](Communicator& world) {
     train_rank(plan, world, {world.rank(), world.size()});
   });
+  write_trace(plan);
 }
 
 }  // namespace
@@ -148,9 +156,6 @@ void train(const TrainRequest& request) {
   } else {
     run_as_threads(request);
   }
-  if (!Tracer::enabled()) return;
-  Tracer::write_chrome_trace(request.trace);
-  std::printf("trace     %s\n", request.trace.c_str());
 }
 
 }  // namespace zero3d::tools

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -18,7 +17,13 @@
 namespace zero3d::tools {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::int64_t kDefaultSequence = 1024;
+
+std::string resolved_config_path(const TrainRequest& request) {
+  return request.metrics + ".ds_config.json";
+}
 
 void require_patterns(const char* option, const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
@@ -38,7 +43,8 @@ std::vector<ParameterSpec> parameters_of(const ModelConfig& model) {
 void open_model(TrainPlan& plan) {
   const TrainRequest& request = plan.request;
   const bool looks_like_path = request.model.find('/') != std::string::npos;
-  if (looks_like_path || std::filesystem::exists(request.model)) {
+  std::error_code code;
+  if (looks_like_path || fs::exists(request.model, code)) {
     plan.model = read_model_config(request.model);
     if (!request.from_scratch) plan.weights = open_folder(request.model, parameters_of(plan.model));
   } else {
@@ -79,12 +85,14 @@ void check_config(const TrainPlan& plan, bool leads) {
   check.require_ok();
 }
 
-void write_resolved_config(const TrainPlan& plan) {
-  if (plan.request.metrics.empty()) return;
-  const std::string path = plan.request.metrics + ".ds_config.json";
-  std::ofstream out(path);
-  out << loadable_json(plan.loaded.config).dump(2) << "\n";
-  if (!out.flush()) throw IoError(path, errno, "cannot write the resolved configuration");
+/// Whether both name one file or folder, there already or not. What takes bytes as they come is no
+/// such place.
+bool same_place(const std::string& a, const std::string& b) {
+  std::error_code code;
+  if (fs::exists(a, code) && fs::is_other(a, code)) return false;
+  if (fs::equivalent(a, b, code)) return true;
+  const fs::path place = fs::weakly_canonical(follow_links(a), code);
+  return !code && place == fs::weakly_canonical(follow_links(b), code) && !code;
 }
 
 /// No output may take the place of something that the run reads, or of another output.
@@ -95,9 +103,8 @@ void require_outputs_apart(const TrainRequest& request) {
   for (const std::string& path : request.eval_data) taken.emplace_back("--eval-data", path);
   const auto claim = [&taken](const char* option, const std::string& path) {
     if (path.empty()) return;
-    const auto place = std::filesystem::weakly_canonical(path);
     for (const auto& [other, other_path] : taken) {
-      if (std::filesystem::weakly_canonical(other_path) != place) continue;
+      if (!same_place(path, other_path)) continue;
       throw_invalid(concat(option, " ", path, " is what ", other,
                            " names too and would overwrite it; choose another path"));
     }
@@ -105,7 +112,7 @@ void require_outputs_apart(const TrainRequest& request) {
   };
   claim("--metrics", request.metrics);
   if (!request.metrics.empty())
-    claim("the resolved configuration of --metrics", request.metrics + ".ds_config.json");
+    claim("the resolved configuration of --metrics", resolved_config_path(request));
   claim("--trace", request.trace);
   claim("--export", request.export_folder);
 }
@@ -129,15 +136,18 @@ void require_matches(const char* option, const std::vector<std::string>& pattern
 }
 
 /// What is written at the end of a run must not fail only then.
-void require_outputs(const TrainPlan& plan) {
-  for (const std::string& path : {plan.request.metrics, plan.request.trace}) {
-    if (path.empty()) continue;
-    if (!std::ofstream(path, std::ios::app)) throw IoError(path, errno, "cannot be written");
+void open_outputs(TrainPlan& plan) {
+  const TrainRequest& request = plan.request;
+  if (!request.metrics.empty()) plan.metrics = std::make_unique<MetricsFile>(request.metrics);
+  if (!request.trace.empty()) plan.trace = std::make_unique<OutputFile>(request.trace);
+  if (!request.export_folder.empty()) {
+    const DType dtype = model_dtype(plan.loaded.config);
+    FolderWriter(request.export_folder, to_config_json(plan.model, dtype),
+                 exported_tensors(parameters_of(plan.model), dtype));
   }
-  if (plan.request.export_folder.empty()) return;
-  const DType dtype = model_dtype(plan.loaded.config);
-  FolderWriter(plan.request.export_folder, to_config_json(plan.model, dtype),
-               exported_tensors(parameters_of(plan.model), dtype));
+  if (plan.metrics != nullptr && plan.metrics->is_regular())
+    write_text_file(resolved_config_path(request),
+                    loadable_json(plan.loaded.config).dump(2) + "\n");
 }
 
 void set_sequence_length(TrainPlan& plan) {
@@ -197,8 +207,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.allowed_cpus = read_allowed_cpus();
   plan.threads =
       request.threads > 0 ? request.threads : std::max(1, plan.allowed_cpus.count() / share.count);
-  if (leads) require_outputs(plan);
-  if (leads) write_resolved_config(plan);
+  if (leads) open_outputs(plan);
   plan.resident_bytes = resident_bytes();
   return plan;
 }

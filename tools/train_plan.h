@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "cpu_binding.h"
+#include "metrics_file.h"
 #include "train_options.h"
+#include "zero3d/core/output_file.h"
 #include "zero3d/data/dataset.h"
 #include "zero3d/ds_config/load.h"
 #include "zero3d/engine/parameter_source.h"
@@ -29,10 +31,14 @@ struct TrainPlan {
   std::int64_t host_memory = -1;    ///< The same of host memory, pinned and pageable.
   std::int64_t resident_bytes =
       0;  ///< Of this process, with everything opened and no rank started.
+  // Outputs of the leading rank; null when it is not asked for them.
+  std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<OutputFile> trace;
 };
 
-/// Throws for the first thing that would stop the run. The leading rank alone warns, and writes the
-/// resolved configuration; `share` is the place among the ranks that use the same CPUs.
+/// Throws for the first thing that would stop the run. The leading rank alone warns, opens the
+/// outputs and writes the resolved configuration; `share` is the place among the ranks that use the
+/// same CPUs.
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share);
 
 /// What must be the same on every rank.

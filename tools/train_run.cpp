@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <regex>
 
-#include "metrics_file.h"
 #include "progress.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
@@ -101,13 +100,12 @@ class RankRun {
   /// `binding` is for people to read.
   void run(const std::string& binding) {
     if (leads()) announce(binding);
-    MetricsFile metrics(leads() ? request_.metrics : "");
     if (leads()) progress_.emplace(request_.steps);
     Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
     for (std::int64_t step = 1; step <= request_.steps; ++step) {
       const StepResult result = train_step(sampler);
       if (leads()) {
-        metrics.train(result);
+        if (plan_.metrics) plan_.metrics->train(result);
         progress_->step(result);
         losses_.push_back(result.loss);
       }
@@ -118,7 +116,7 @@ class RankRun {
       const bool evaluate =
           plan_.eval_data && (step == request_.steps ||
                               (request_.eval_interval > 0 && step % request_.eval_interval == 0));
-      if (evaluate) evaluate_at(step, metrics);
+      if (evaluate) evaluate_at(step);
     }
     if (leads()) progress_->finish();
     if (!request_.export_folder.empty()) export_model();
@@ -181,7 +179,7 @@ class RankRun {
            ranks * (memory_.total() + memory_.total(kHostTiers) + kRankOverhead);
   }
 
-  void evaluate_at(std::int64_t step, MetricsFile& metrics) {
+  void evaluate_at(std::int64_t step) {
     Sampler sampler(*plan_.eval_data, {settings_.micro_batch, 1, mesh_.size(Axis::dp)}, {});
     const std::int64_t per_step = sampler.split().samples_per_step();
     const std::int64_t count =
@@ -195,7 +193,7 @@ class RankRun {
     for (const Batch& batch : batches) views.push_back(view_of(batch));
     const double loss = engine_->eval_batch(views);
     if (!leads()) return;
-    metrics.evaluation(step, loss);
+    if (plan_.metrics) plan_.metrics->evaluation(step, loss);
     progress_->evaluation(step, loss);
   }
 

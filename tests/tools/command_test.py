@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """What `zero3d train` does with its options. Usage: command_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
+import fcntl
 import json
 import math
 import os
 import pty
 import re
 import shutil
+import socket
+import stat
 import subprocess
+import time
 import unittest
 
 import support
@@ -222,6 +226,47 @@ class Places(CommandTest):
         return subprocess.run([options.zero3d, *map(str, arguments)], cwd=self.folder, env=environment(), timeout=60, check=False,
                               **keywords)
 
+    def outputs(self, path):
+        return {"metrics": path, "trace": path}
+
+    def test_devices_and_links_stay_what_they_are(self):
+        null = self.folder / "null"
+        null.symlink_to("/dev/null")
+        for path in ("/dev/null", null):
+            self.train(**self.outputs(path))
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
+        self.assertTrue(null.is_symlink())
+        self.assertFalse(os.path.exists("/dev/null.ds_config.json"))
+        (self.folder / "far").mkdir()
+        for name in ("metrics", "trace"):
+            (self.folder / name).symlink_to(f"far/{name}")
+        self.train(metrics=self.folder / "metrics", trace=self.folder / "trace")
+        self.assertEqual(len(read_lines(self.folder / "far" / "metrics")), 2)
+        self.assertIn("traceEvents", json.loads((self.folder / "far" / "trace").read_text()))
+        self.assertEqual({p.name for p in self.folder.iterdir() if p.is_symlink()}, {"null", "metrics", "trace"})
+
+    def test_metrics_among_what_is_printed(self):
+        for path in ("/dev/stdout", self.folder / "log"):
+            with open(self.folder / "log", "wb") as log:
+                result = self.launch(self.train_arguments(metrics=path), stdout=log)
+            self.assertEqual(result.returncode, 0)
+            lines = (self.folder / "log").read_text().splitlines()
+            self.assertEqual([json.loads(line)["step"] for line in lines if line.startswith("{")], [1, 2])
+            self.assertTrue(lines[0].startswith("model "))
+            self.assertTrue(any(line.startswith("step time") for line in lines))
+        text = self.train(metrics="/dev/stdout", trace="/dev/stdout").stdout
+        self.assertIn('{"kind": "train", "step": 2,', text)
+        self.assertIn('"traceEvents"', text)
+
+    def test_metrics_through_a_pipe(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        with subprocess.Popen(["timeout", "60", "cat", pipe], stdout=subprocess.PIPE) as reader:
+            self.train(metrics=pipe)
+            lines = reader.stdout.read().splitlines()
+        self.assertEqual([json.loads(line)["step"] for line in lines], [1, 2])
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+
     def test_standard_descriptors_that_are_closed(self):
         arguments = self.train_arguments(metrics=self.folder / "metrics", trace=self.folder / "trace", export=self.folder / "out")
         for closed in ((0,), (1,), (2,), (0, 1, 2)):
@@ -248,6 +293,34 @@ class Places(CommandTest):
                 self.assertEqual(result.returncode, 1)
                 self.assertIn(b"standard output", result.stderr)
         self.assertTrue((self.folder / "out" / "model.safetensors").exists())  # the work is not lost
+
+    def test_what_killed_runs_have_left_goes_with_the_next(self):
+        start = f".tmp-{re.sub('[^A-Za-z0-9.]', '_', socket.gethostname()[:64])}-"
+        (self.folder / f"out{start}1-0" / "below").mkdir(parents=True)
+        (self.folder / f"trace{start}1-0").write_text("killed")
+        held = self.folder / f"out{start}1-1"
+        elsewhere = self.folder / "out.tmp-elsewhere-1-0"
+        for folder in (held, elsewhere):
+            folder.mkdir()
+        with_lock = os.open(held, os.O_RDONLY)
+        fcntl.flock(with_lock, fcntl.LOCK_EX)
+        self.train(export=self.folder / "out", trace=self.folder / "trace")
+        os.close(with_lock)
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"ds.json", "out", "trace", held.name, elsewhere.name})
+
+    def test_a_killed_run_leaves_no_file_under_a_final_name_but_its_metrics(self):
+        arguments = self.train_arguments(metrics=self.folder / "metrics", trace=self.folder / "trace", export=self.folder / "out",
+                                         steps=10 ** 9)
+        with subprocess.Popen([options.zero3d, *map(str, arguments)], stdout=subprocess.DEVNULL, env=environment()) as process:
+            deadline = time.monotonic() + 60
+            while not (self.folder / "metrics").exists() or not (self.folder / "metrics").stat().st_size:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            process.kill()
+        self.assertFalse((self.folder / "trace").exists() or (self.folder / "out").exists())
+        self.assertGreaterEqual(len(read_lines(self.folder / "metrics")), 1)
+        self.train(trace=self.folder / "trace")
+        self.assertEqual([p.name for p in self.folder.iterdir() if ".tmp-" in p.name], [])
 
 
 if __name__ == "__main__":
