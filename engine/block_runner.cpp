@@ -78,8 +78,6 @@ void BlockRunner::run(const Op& op) {
     case OpKind::backward_inputs:
     case OpKind::backward_weights:
       return backward(op, run);
-    case OpKind::drop:
-      return drop(op);
   }
 }
 
@@ -123,6 +121,7 @@ void BlockRunner::load_batch(MicroBatchRun& run) {
 void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
   Saved saved;
   BlockContext ctx = context(run);
+  ctx.saves_ = run.input.trains && op.block >= options_.backward_down_to;
   ctx.parameters_ = parameters_.acquire(op);
   {
     const BlockSpan span(compute_, options_.rank, op);
@@ -130,10 +129,11 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
         blocks_[static_cast<std::size_t>(op.block)]->forward(ctx, std::move(run.values), saved);
   }
   parameters_.release(op);
-  if (!run.input.trains) return;
-  kept_[{op.block, op.micro_batch}].saved = std::move(saved);
-  ++run.kept;
-  if (op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
+  if (ctx.saves_) {
+    kept_[{op.block, op.micro_batch}].saved = std::move(saved);
+    ++run.kept;
+  }
+  if (run.input.trains && op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
 }
 
 void BlockRunner::finish_forward(MicroBatchRun& run) {
@@ -190,7 +190,7 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
   kept.written = std::move(ctx.written_);
   if (ends_gradients(op.kind)) finish_gradients(ctx, targets, kept);
   parameters_.release(op);
-  if (ends_gradients(op.kind)) drop(op);
+  if (ends_gradients(op.kind)) forget(op);
 }
 
 /// Gradients that the block did not write are zero, and second ones of tied parameters are added.
@@ -206,7 +206,7 @@ void BlockRunner::finish_gradients(const BlockContext& context,
   kept.saved = Saved();
 }
 
-void BlockRunner::drop(const Op& op) {
+void BlockRunner::forget(const Op& op) {
   kept_.erase({op.block, op.micro_batch});
   const auto run = running_.find(op.micro_batch);
   if (--run->second.kept == 0) running_.erase(run);

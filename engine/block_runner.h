@@ -68,7 +68,7 @@ class BlockRunner {
   void backward(const Op& op, MicroBatchRun& run);
   void finish_gradients(const BlockContext& context, const std::vector<GradientTarget>& targets,
                         Kept& kept);
-  void drop(const Op& op);
+  void forget(const Op& op);
 
   const std::vector<std::unique_ptr<Block>>& blocks_;
   ParameterAccess& parameters_;

@@ -76,7 +76,7 @@ class BlockContext {
   DType dtype() const { return dtype_; }
   /// Training: dropout on, targets present. Otherwise evaluation or generation.
   bool training() const { return training_; }
-  /// False when no backward will follow: save nothing.
+  /// False when no backward of this block will follow: save nothing.
   bool saves() const { return saves_; }
   /// Names random numbers: key.sample is the global index of this micro-batch's first row; set
   /// key.layer per site.

@@ -13,8 +13,7 @@ namespace {
 
 std::string describe(const Op& op) {
   constexpr const char* kNames[] = {"load_batch", "forward",         "loss_gradient",
-                                    "backward",   "backward_inputs", "backward_weights",
-                                    "drop"};
+                                    "backward",   "backward_inputs", "backward_weights"};
   return concat(kNames[static_cast<std::size_t>(op.kind)], " of block ", op.block, ", micro-batch ",
                 op.micro_batch);
 }
@@ -47,10 +46,6 @@ class StepCheck {
         require(forward_done && op.micro_batch == losses_++, op);
         p.has_gradient = true;
         return;
-      case OpKind::drop:
-        require(forward_done && op.block == p.next_drop++ && op.block < stage_.backward_down_to,
-                op);
-        return;
       default:
         take_backward(op, p);
     }
@@ -58,8 +53,7 @@ class StepCheck {
 
   bool complete() const {
     return std::all_of(progress_.begin(), progress_.end(), [&](const Progress& p) {
-      return p.has_gradient && p.next_weights < stage_.backward_down_to &&
-             p.next_drop == stage_.backward_down_to;
+      return p.has_gradient && p.next_weights < stage_.backward_down_to;
     });
   }
 
@@ -70,7 +64,6 @@ class StepCheck {
     int next_forward = 0;
     int next_inputs = 0;
     int next_weights = 0;
-    int next_drop = 0;
   };
 
   void take_backward(const Op& op, Progress& p) {
@@ -121,8 +114,6 @@ std::vector<Op> plan_step(const StageBlocks& stage, int micro_batches) {
     ops.push_back({.kind = OpKind::loss_gradient, .block = stage.blocks - 1, .micro_batch = micro});
     for (int block = stage.blocks - 1; block >= stage.backward_down_to; --block)
       ops.push_back(backward_of(block, micro));
-    for (int block = 0; block < stage.backward_down_to; ++block)
-      ops.push_back({.kind = OpKind::drop, .block = block, .micro_batch = micro});
   }
   return ops;
 }

@@ -15,7 +15,6 @@ enum class OpKind {
   backward,          ///< Both halves of one block's backward.
   backward_inputs,   ///< The first half: gradients of the block's inputs.
   backward_weights,  ///< The second: the weight gradients that are still to be made.
-  drop,              ///< What forward of a block saved is not needed: backward stops above it.
 };
 
 struct Op {
@@ -48,7 +47,8 @@ constexpr bool uses_parameters(OpKind kind) { return kind == OpKind::forward || 
 /// The blocks that one rank runs.
 struct StageBlocks {
   int blocks = 0;
-  int backward_down_to = 0;  ///< Backward stops at this block: those below are frozen.
+  int backward_down_to = 0;  ///< Backward stops at this block: those below are frozen, and keep
+                             ///< nothing for it.
 };
 
 /// Forward, then backward, of one micro-batch after the other.

@@ -174,6 +174,22 @@ TEST(Memory, NothingExceedsTheEstimateWhateverIsCalled) {
   }
 }
 
+/// Blocks below the first that trains have no backward, and keep nothing for one.
+TEST(Memory, FrozenLowerBlocksKeepNoActivations) {
+  const auto activations_of = [](int layers) {
+    ModelConfig model = nano_gpt2(false);
+    model.layers = layers;
+    RunOptions options = nano_options(model, 2, 1);
+    options.engine.adjust = [&](ParameterSpec& spec) {
+      spec.frozen = spec.name.find(concat("h.", layers - 1, ".")) == std::string::npos;
+    };
+    const RunResult result = run_engine(json_of({.stage = 2}), options);
+    EXPECT_EQ(result.memory[0].peak, result.estimates[0].total());
+    return result.estimates[0][Tier::device][Category::activations];
+  };
+  EXPECT_EQ(activations_of(2), activations_of(5));
+}
+
 /// Batches wait for the streams in host memory: as many as there is room for, and the host waits
 /// when there is none.
 TEST(Memory, BatchesAreStagedWithinTheHostBudget) {

@@ -25,9 +25,6 @@ void add_backward(std::vector<Op>& ops, const StageBlocks& stage, int m, OpKind 
   if (kind != OpKind::backward_weights) ops.push_back(op_of(OpKind::loss_gradient, 0, m));
   for (int block = stage.blocks - 1; block >= stage.backward_down_to; --block)
     ops.push_back(op_of(kind, block, m));
-  if (kind == OpKind::backward_inputs) return;
-  for (int block = 0; block < stage.backward_down_to; ++block)
-    ops.push_back(op_of(OpKind::drop, block, m));
 }
 
 /// One forward, one backward, `ahead` micro-batches of forward being ahead of backward.
@@ -64,8 +61,6 @@ std::vector<Op> interleaved(const StageBlocks& stage, int micro_batches) {
       if (block + 1 < stage.blocks) ops.push_back(op_of(OpKind::backward_weights, block + 1, m));
     }
     ops.push_back(op_of(OpKind::backward_weights, stage.backward_down_to, m));
-    for (int block = 0; block < stage.backward_down_to; ++block)
-      ops.push_back(op_of(OpKind::drop, block, m));
   }
   return ops;
 }

@@ -186,7 +186,7 @@ std::vector<Op> random_step(std::mt19937& random, const StageBlocks& stage, int 
   struct Progress {
     int forward = -1;  // -1: not loaded
     bool gradient = false;
-    int inputs = 0, weights = 0, dropped = 0;
+    int inputs = 0, weights = 0;
   };
   std::vector<Progress> all(static_cast<std::size_t>(micro_batches));
   for (Progress& p : all) p.inputs = p.weights = stage.blocks - 1;
@@ -209,15 +209,12 @@ std::vector<Op> random_step(std::mt19937& random, const StageBlocks& stage, int 
       }
       if (p.weights > p.inputs && (!before || before->weights < p.weights))
         next.push_back({.kind = OpKind::backward_weights, .block = p.weights, .micro_batch = m});
-      if (p.dropped < stage.backward_down_to)
-        next.push_back({.kind = OpKind::drop, .block = p.dropped, .micro_batch = m});
     }
     if (next.empty()) return ops;
     const Op op = next[random() % next.size()];
     Progress& p = all[static_cast<std::size_t>(op.micro_batch)];
     if (op.kind == OpKind::load_batch || op.kind == OpKind::forward) ++p.forward;
     if (op.kind == OpKind::loss_gradient) p.gradient = true;
-    if (op.kind == OpKind::drop) ++p.dropped;
     if (begins_gradients(op.kind)) --p.inputs;
     if (ends_gradients(op.kind)) --p.weights;
     ops.push_back(op);
