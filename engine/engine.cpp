@@ -106,7 +106,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                                           RunnerOptions{model_->plan().dtype(), mesh.world().rank(),
                                                         model_->plan().stage.backward_down_to});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
-  if (options.sequence_length > 0) plan_for(settings.micro_batch, options.sequence_length);
+  if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   last_step_end_ns_ = now_ns();
 }
 
@@ -128,11 +128,19 @@ MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence
   return estimate;
 }
 
-void Engine::plan_for(std::int64_t batch, std::int64_t sequence) {
-  if (batch <= planned_batch_ && sequence <= planned_sequence_) return;
-  planned_batch_ = std::max(batch, planned_batch_);
-  planned_sequence_ = std::max(sequence, planned_sequence_);
-  model_->reserve_activations(activation_bytes(planned_batch_, planned_sequence_));
+void Engine::plan_for(const Shape& shape) {
+  const auto holds = [](const Shape& one, const Shape& other) {
+    return one[0] >= other[0] && one[1] >= other[1];
+  };
+  for (const Shape& planned : planned_shapes_)
+    if (holds(planned, shape)) return;
+  const std::int64_t bytes = activation_bytes(shape[0], shape[1]);
+  if (planned_shapes_.empty() || bytes > planned_activations_) {
+    model_->reserve_activations(bytes);
+    planned_activations_ = bytes;
+  }
+  std::erase_if(planned_shapes_, [&](const Shape& planned) { return holds(shape, planned); });
+  planned_shapes_.push_back(shape);
 }
 
 void Engine::require_batch(const MicroBatch& batch) {
@@ -208,7 +216,7 @@ void Engine::run_ops(std::span<const Op> ops, int first_micro_batch) {
 }
 
 void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro) {
-  plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
+  plan_for(batch.tokens.shape());
   micro_batch_ = micro.index;
   model_->begin_training(micro_batch_);
   begin_micro_batch(micro_batch_, batch, micro.last);
@@ -218,8 +226,12 @@ void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::Micr
 /// All micro-batches of a window, in the order that the options ask for.
 void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
   const auto count = static_cast<int>(micro_batches.size());
-  for (const MicroBatch& batch : micro_batches)
-    plan_for(batch.tokens.shape()[0], batch.tokens.shape()[1]);
+  Shape largest{0, 0};
+  for (const MicroBatch& batch : micro_batches) {
+    const Shape& shape = batch.tokens.shape();
+    largest = {std::max(largest[0], shape[0]), std::max(largest[1], shape[1])};
+  }
+  plan_for(largest);  // they may be there at once
   model_->begin_training(0);
   for (int i = 0; i < count; ++i)
     begin_micro_batch(i, micro_batches[static_cast<std::size_t>(i)], i + 1 == count);

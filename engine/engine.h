@@ -122,7 +122,7 @@ class Engine {
  private:
   static void require_batch(const MicroBatch& batch);
   static void require_training_batch(const MicroBatch& batch);
-  void plan_for(std::int64_t batch, std::int64_t sequence);
+  void plan_for(const Shape& shape);
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   void begin_micro_batch(int index, const MicroBatch& batch, bool last);
   void run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro);
@@ -144,8 +144,8 @@ class Engine {
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<class BlockRunner> runner_;
   StepResult last_;
-  std::int64_t planned_batch_ = 0;
-  std::int64_t planned_sequence_ = 0;
+  std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
+  std::int64_t planned_activations_ = 0;
   std::int64_t last_step_end_ns_ = 0;
   int micro_batch_ = 0;  ///< Of the last forward, within its window.
   std::optional<AccumulationWindow> window_;

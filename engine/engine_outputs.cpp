@@ -15,8 +15,7 @@ namespace zero3d {
 Values Engine::run_evaluation(const MicroBatch& batch) {
   Values outputs;
   fail_together(mesh_.world(), [&] {
-    const Shape& shape = batch.tokens.shape();
-    plan_for(shape[0], shape[1]);
+    plan_for(batch.tokens.shape());
     model_->begin_evaluation();
     runner_->begin(0, {.tokens = batch.tokens, .targets = batch.targets, .trains = false});
     for (const Op& op : model_->plan().evaluation) runner_->run(op);

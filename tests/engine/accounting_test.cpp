@@ -190,6 +190,31 @@ TEST(Memory, FrozenLowerBlocksKeepNoActivations) {
   EXPECT_EQ(activations_of(2), activations_of(5));
 }
 
+/// Micro-batches that come one after the other are planned for each by itself.
+TEST(Memory, AWideBatchAndALongOneDoNotAddUp) {
+  std::int64_t wide = 0, lengthy = 0, both = 0;
+  const auto run_within = [&](std::int64_t budget) {
+    run({"llama", 3, 2, 1}, [&](RunOptions& options) {
+      options.budget_bytes = budget;
+      options.body = [&](Engine& engine, Module&, int rank) {
+        for (const auto& [rows, sequence] : {std::pair{8, 4}, {1, 16}, {8, 4}}) {
+          const TokenBatch batch = nano_batch({rank, 0, 0}, 2, 1, rows, sequence);
+          const MicroBatch view = batch.view();
+          engine.train_batch({&view, 1});
+        }
+        if (rank != 0) return;
+        wide = engine.memory_estimate(8, 4).total();
+        lengthy = engine.memory_estimate(1, 16).total();
+        both = engine.memory_estimate(8, 16).total();
+      };
+    });
+  };
+  run_within(TrackingResource::kUnlimited);
+  const std::int64_t larger = std::max(wide, lengthy);
+  EXPECT_LT(larger, both);
+  run_within(larger);
+}
+
 /// Batches wait for the streams in host memory: as many as there is room for, and the host waits
 /// when there is none.
 TEST(Memory, BatchesAreStagedWithinTheHostBudget) {
