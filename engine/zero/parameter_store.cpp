@@ -202,6 +202,11 @@ void ParameterStore::give_up(int unit) {
   s.live = false;
 }
 
+void ParameterStore::begin_step() {
+  for (const UnitState& s : units_)
+    if (s.ready.recorded()) compute_.wait(s.ready);
+}
+
 void ParameterStore::publish(int unit) {
   UnitState& s = state(unit);
   compute_.record(s.updated);

@@ -51,6 +51,9 @@ class ParameterStore {
   /// This rank's shard of a unit, in the store's dtype: what the optimizer updates or writes its
   /// copy to.
   View shard(int unit);
+  /// The compute stream is about to write shards: it waits for the gathers that read them, also for
+  /// those that nobody has waited for by acquiring their unit.
+  void begin_step();
   /// The compute stream has work enqueued that wrote shard(unit): brings the whole copy, if one is
   /// kept, up to date.
   void publish(int unit);

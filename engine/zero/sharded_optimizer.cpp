@@ -210,6 +210,7 @@ void ShardedOptimizer::transform(const UpdateInputs& inputs) {
 }
 
 void ShardedOptimizer::update(const UpdateInputs& inputs) {
+  parameters_.begin_step();
   run(plan_.update, compute_, inputs, inputs.gradient_factor);
   parameters_.end_step();
 }

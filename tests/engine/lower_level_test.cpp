@@ -80,16 +80,17 @@ TEST(LowerLevel, OutOfOrderAcquiresWarnOnceAndAreRight) {
   EXPECT_EQ(train_by_hand(3, {3, 2, 1, 0}, R"(, "zero_hpz_partition_size": 2)"), expected);
 }
 
-/// Four equal parameters under stage 3, driven by hand.
-void with_sharded_model(const std::string& zero, const std::function<void(ShardedModel&)>& body) {
+/// Four equal parameters under stage 3, or another, driven by hand.
+void with_sharded_model(const std::string& zero, const std::function<void(ShardedModel&)>& body,
+                        int stage = 3) {
   RunOptions options = probe_options(
       {4096, 4096, 4096, 4096}, [](int, const Moment&) { return 0.0f; }, 2);
   options.body = [&](Engine& engine, Module&, int) { body(engine.model()); };
   run_engine(
       concat(
           R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
-                        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, )",
-          zero, "}}"),
+                        "zero_optimization": {"stage3_param_persistence_threshold": 0, )",
+          zero, zero.empty() ? "" : ", ", R"("stage": )", stage, "}}"),
       options);
 }
 
@@ -111,6 +112,33 @@ TEST(LowerLevel, APassMayBeAbandoned) {
     }
     model.synchronize();
   });
+}
+
+/// An update waits for gathers of what it writes: of the last update's parameters, and of a pass
+/// given up before it came to them.
+TEST(LowerLevel, AnUpdateNeedsNobodyToHaveAcquiredItsParameters) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    with_sharded_model(
+        "",
+        [](ShardedModel& model) {
+          for (int step = 0; step < 3; ++step) {
+            model.begin_training(0);
+            model.acquire(forward_of(0));  // and the gathers of others ahead of their use
+            model.release(forward_of(0));
+            model.begin_backward(0, true);
+            for (const int block : {3, 2, 1, 0}) {
+              const View target = model.gradients(backward_of(block))[0].view;
+              model.compute().launch("gradient", {writes(target)}, [target] {
+                for (std::int64_t i = 0; i < target.numel(); ++i) target.as<float>()[i] = 1.0f;
+              });
+              model.reducer().ready(model.plan().layout.block_units(block)[0], 0);
+            }
+            EXPECT_TRUE(model.step(1).applied);
+          }
+          model.synchronize();
+        },
+        stage);
+  }
 }
 
 TEST(LowerLevel, WhatIsGatheredOnDemandIsFreedAfterItsUse) {
