@@ -41,7 +41,7 @@ struct StepResult {
   double loss_scale = 1;
   bool skipped = false;
   std::int64_t tokens = 0;  ///< Of all ranks.
-  double seconds = 0;       ///< Since the previous step ended.
+  double seconds = 0;  ///< Since the previous step ended, but for evaluations and exports since.
   std::array<double, StepTimes::kPhases>
       phase_seconds{};  ///< Of the step before this one ended: see StepPhase.
 };

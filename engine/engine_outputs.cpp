@@ -5,11 +5,33 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/formats/safetensors_writer.h"
 
 namespace zero3d {
+namespace {
+
+/// Leaves its lifetime out of the time of a step that began at `begin_ns`, once what the streams
+/// have of that step is done.
+class Pause {
+ public:
+  Pause(Communicator& world, ShardedModel& model, std::int64_t& begin_ns)
+      : step_begin_ns_(begin_ns) {
+    fail_together(world, [&] { model.synchronize(); });
+    begin_ns_ = now_ns();
+  }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  ~Pause() { step_begin_ns_ += now_ns() - begin_ns_; }
+
+ private:
+  std::int64_t& step_begin_ns_;
+  std::int64_t begin_ns_ = 0;
+};
+
+}  // namespace
 
 /// A forward pass that saves nothing, waited for.
 Values Engine::run_evaluation(const MicroBatch& batch) {
@@ -27,6 +49,7 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
   window_->require_no_forward("eval_batch()");
+  const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   double sum = 0;
   for (const MicroBatch& batch : micro_batches) {
     require_batch(batch);
@@ -49,6 +72,7 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
   window_->require_no_forward("next_logits()");
+  const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
   const Values outputs = run_evaluation({view, ConstView()});
@@ -73,6 +97,7 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
         "model save is off");
     return false;
   }
+  const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ParamLayout& layout = model_->plan().layout;
   std::vector<TensorDeclaration> tensors;
   for (const Unit& unit : layout.units()) {

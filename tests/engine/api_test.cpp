@@ -2,8 +2,11 @@
 // boundaries, evaluation in between, access to whole parameters, tied parameters.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "zero3d/core/text.h"
 #include "zero3d/tests/support/log_capture.h"
@@ -376,6 +379,46 @@ TEST(Scopes, AnExceptionEndsTheScopeAndKeepsWhatWasDone) {
       return run_engine(json_of(stage, kAccumulation, top), options);
     };
     EXPECT_TRUE(same_state(run_with(false).state, run_with(true).state)) << stage;
+  }
+}
+
+TEST(Evaluation, TakesNoneOfAStepsTime) {
+  constexpr double kSeconds = 0.3;
+  std::atomic<bool> slow = false;
+  const auto blocks = [&](int) {
+    std::vector<ProbeBlockSpec> result =
+        probe_blocks({5, 3}, [](int, const ProbeClock&) { return 1.0f; });
+    result[1].on_stream = [&](bool) {
+      if (slow) std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
+    };
+    return result;
+  };
+  for (const bool within_a_window : {false, true}) {
+    RunOptions options = probe_options(blocks, 1);
+    options.body = [&](Engine& engine, Module&, int) {
+      const TokenBatch batch(2, 1);
+      const MicroBatch view = batch.view();
+      const std::vector<MicroBatch> window(2, view);
+      engine.train_batch(window);
+      const std::int64_t begin = now_ns();
+      if (within_a_window) {
+        engine.forward(view);
+        engine.backward();
+        engine.step();
+      }
+      slow = true;
+      engine.eval_batch({&view, 1});
+      slow = false;
+      for (int micro = within_a_window ? 1 : 0; micro < 2; ++micro) {
+        engine.forward(view);
+        engine.backward();
+        engine.step();
+      }
+      const double all = static_cast<double>(now_ns() - begin) * 1e-9;
+      EXPECT_LT(engine.last_step().seconds, all - 0.8 * kSeconds);
+      EXPECT_GE(engine.last_step().seconds, 0);
+    };
+    run_engine(json_of(1, 2), options);
   }
 }
 
