@@ -42,8 +42,8 @@ GradientReducerOptions reducer_options(const TrainSettings& settings,
   options.mean = settings.gradients.mean;
   options.prescale = settings.gradients.prescale;
   options.predivide_factor = settings.gradients.predivide_factor;
-  // Without the norm, 16-bit gradients must still be looked at for overflow.
-  options.square_sums = settings.gradients.take_norm || is_16bit(options.gradient_dtype);
+  // They also tell whether a gradient is not finite.
+  options.square_sums = settings.gradients.take_norm || settings.gradients.skip_non_finite;
   if (settings.precision.communication != DType::f32)
     options.wire = settings.precision.communication;
   return options;

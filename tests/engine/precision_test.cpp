@@ -100,6 +100,26 @@ TEST(Norm, MayBeLeftOutWithoutChangingTheUpdate) {
   }
 }
 
+TEST(Norm, LeftOutStillLooksForWhatIsNotFinite) {
+  for (const char* precision : {"", R"(, "bf16": {"enabled": true})"}) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      RunOptions options = probe_options(
+          {5}, [=](int, const Moment& at) { return at.rank == 1 && at.step == 1 ? bad : 1.0f; }, 2);
+      for (const int stage : {1, 2}) {
+        const RunResult result = run_engine(
+            json_of(stage, concat(R"(, "gradient_clipping": 0)", precision),
+                    R"("type": "AdamW", "params": {"lr": 0.1})", R"(, "compute_grad_norm": false)"),
+            options);
+        for (std::size_t step = 0; step < 3; ++step)
+          EXPECT_EQ(result.steps[step].skipped, step == 1) << precision << stage;
+        for (const float value : ParameterState::floats(result.state.at("p0").states.at(0)))
+          EXPECT_TRUE(std::isfinite(value));
+      }
+    }
+  }
+}
+
 /// False lets a bf16 gradient that is not finite into the weights, at stages 1 and 2 only, as in
 /// DeepSpeed.
 TEST(Norm, CheckGradOverflowFalseTakesWhatComes) {
