@@ -119,7 +119,7 @@ std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence)
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
-  MemoryEstimate estimate = plan.memory;
+  MemoryEstimate estimate = model_->memory();
   estimate[Tier::device][Category::gathered_parameters] =
       model_->passes().arena_elements() * static_cast<std::int64_t>(size_of(plan.dtype()));
   estimate[Tier::device][Category::activations] = activation_bytes(batch, sequence);
@@ -277,10 +277,10 @@ void Engine::no_sync(const std::function<void()>& body) {
 void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
   if (!settings_.sharding.what.optimizer_state)
     throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
-  GradientReducer& reducer = model_->reducer();
+  window_->require_no_forward("coalesce_grad_reduction()");
   without_boundary("coalesce_grad_reduction", [&] {
-    fail_together(mesh_.world(), [&] { reducer.begin_coalescing(); });
-    run_both(body, [&] { fail_together(mesh_.world(), [&] { reducer.end_coalescing(); }); });
+    fail_together(mesh_.world(), [&] { model_->begin_coalescing(); });
+    run_both(body, [&] { fail_together(mesh_.world(), [&] { model_->end_coalescing(); }); });
   });
 }
 

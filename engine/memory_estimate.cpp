@@ -84,6 +84,21 @@ void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t hos
   require(kHostTiers, host_budget, "host", "a smaller micro-batch");
 }
 
+LateMemory estimate_late_memory(const ParamLayout& layout, const BucketPlan& buckets,
+                                const MemoryInputs& inputs) {
+  LateMemory late;
+  MemoryInputs with_slots = inputs;
+  with_slots.gradients.slots_needed = true;
+  if (!inputs.gradients.slots_needed) late.buckets = bucket_bytes(layout, buckets, with_slots);
+  if (!inputs.gradients.reduce_each_micro_batch) return late;
+  for (const Unit& unit : layout.units()) {
+    if (unit.frozen) continue;
+    late.coalesced +=
+        unit.padded * static_cast<std::int64_t>(size_of(inputs.gradients.accumulation_dtype));
+  }
+  return late;
+}
+
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
                                       const MemoryInputs& inputs) {
   std::int64_t shards = 0;

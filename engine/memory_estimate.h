@@ -36,6 +36,14 @@ struct MemoryEstimate {
   void require_within(std::int64_t device_budget, std::int64_t host_budget) const;
 };
 
+/// Device bytes that only some calls ask for, which are taken when the first of them comes.
+struct LateMemory {
+  std::int64_t buckets = 0;    ///< For windows of more micro-batches than the settings said.
+  std::int64_t coalesced = 0;  ///< For whole sums of coalesced micro-batches.
+};
+LateMemory estimate_late_memory(const ParamLayout& layout, const BucketPlan& buckets,
+                                const MemoryInputs& inputs);
+
 /// Everything but activations and gathered parameters: what is allocated for the life of the run.
 MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPlan& buckets,
                                       const MemoryInputs& inputs);

@@ -15,6 +15,8 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
       options_(options),
       setup_(settings.optimizer, settings.schedule, options.groups),
       plan_(plan_zero(settings, setup_, blocks, mesh, options)),
+      memory_(plan_.memory),
+      late_(plan_.late),
       scaler_(settings.precision.loss_scale ? LossScaler(*settings.precision.loss_scale)
                                             : LossScaler()),
       groups_(make_zero_groups(mesh, plan_.groups)),
@@ -39,8 +41,9 @@ ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::reserve_activations(std::int64_t bytes) {
   planned_ = true;
+  activations_ = bytes;
   if (!plan_.gathers()) return;
-  passes_ = plan_passes(plan_, bytes, device_.memory().budget());
+  passes_ = plan_passes(plan_, memory_.total() + bytes, device_.memory().budget());
   if (mesh_.leads()) {
     for (const std::string& line : passes_.training.clipped) log_warning(line);
   }
@@ -54,7 +57,24 @@ void ShardedModel::require_block(const Op& op) const {
       concat("block ", op.block, " of a model with blocks 0 to ", plan_.layout.block_count() - 1));
 }
 
+/// `bytes` are asked for after all: they join the plan, and gathers get what is left beside them.
+void ShardedModel::plan_late(Category category, std::int64_t& bytes) {
+  if (bytes == 0) return;
+  MemoryEstimate grown = memory_;
+  grown[Tier::device][category] += bytes;
+  grown.require_within(device_.memory().budget(), device_.memory(Tier::pinned).budget());
+  memory_ = grown;
+  bytes = 0;
+  if (planned_) reserve_activations(activations_);
+}
+
+void ShardedModel::begin_coalescing() {
+  plan_late(Category::gradients, late_.coalesced);
+  reducer_->begin_coalescing();
+}
+
 void ShardedModel::begin_training(int first_micro_batch) {
+  if (first_micro_batch > 0) plan_late(Category::gradient_buckets, late_.buckets);
   if (!planned_) reserve_activations(0);
   store_->begin_pass(passes_.training, first_micro_batch);
 }

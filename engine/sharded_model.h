@@ -76,6 +76,9 @@ class ShardedModel final : public ParameterAccess {
   /// Plans the gathers of both passes within what the device's budget leaves beside activations of
   /// `bytes`. Called by the first pass with 0 if not before; again when activations grow.
   void reserve_activations(std::int64_t bytes);
+  /// The plan's memory with what calls have added to it: for micro-batches that the settings did
+  /// not know of, for coalescing.
+  const MemoryEstimate& memory() const { return memory_; }
   const PassPlans& passes() const { return passes_; }
 
   /// plan().training is about to come, micro-batches counted from `first_micro_batch` of the
@@ -90,6 +93,9 @@ class ShardedModel final : public ParameterAccess {
   std::vector<GradientTarget> gradients(const Op& op) override;
   void release(const Op& op) override;
   void add_loss(const ConstView& loss) override { reporter_->add_loss(compute(), loss); }
+  /// GradientReducer's, between micro-batches.
+  void begin_coalescing();
+  void end_coalescing() { reducer_->end_coalescing(); }
 
   /// Multiplies the loss before backward: loss scale / micro-batches of the window.
   double loss_seed(int micro_batches) const;
@@ -121,6 +127,7 @@ class ShardedModel final : public ParameterAccess {
 
  private:
   void require_block(const Op& op) const;
+  void plan_late(Category category, std::int64_t& bytes);
   StepOutcome decide(const UpdateInputs& inputs, int micro_batches);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
@@ -131,6 +138,9 @@ class ShardedModel final : public ParameterAccess {
   ShardedModelOptions options_;
   OptimizerSetup setup_;
   const ZeroPlan plan_;
+  MemoryEstimate memory_;
+  LateMemory late_;  ///< What is not in it yet.
+  std::int64_t activations_ = 0;
   PassPlans passes_;
   LossScaler scaler_;
   RunState state_;

@@ -104,6 +104,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   for (const RecordLayout& records : plan_records(plan.layout, setup, plan.optimizer))
     inputs.state_bytes += records.bytes();
   plan.memory = estimate_static_memory(plan.layout, plan.buckets, inputs);
+  plan.late = estimate_late_memory(plan.layout, plan.buckets, inputs);
   plan.memory[Tier::device][Category::optimizer_workspace] =
       MatrixTransform::workspace_bytes(plan.layout, setup) +
       TensorNormStep::workspace_bytes(plan.layout, setup, mesh.size(Axis::stage));
@@ -122,13 +123,12 @@ std::int64_t PassPlans::arena_elements() const {
   return std::max(training.arena_elements, evaluation.arena_elements);
 }
 
-PassPlans plan_passes(const ZeroPlan& plan, std::int64_t activation_bytes, std::int64_t budget) {
+PassPlans plan_passes(const ZeroPlan& plan, std::int64_t taken, std::int64_t budget) {
   if (!plan.gathers()) return {};
   FetchOptions options = plan.fetches;
   if (budget >= 0) {
-    const std::int64_t rest = budget - plan.memory.total() - activation_bytes;
-    options.budget_elements =
-        std::max<std::int64_t>(0, rest) / static_cast<std::int64_t>(size_of(plan.dtype()));
+    options.budget_elements = std::max<std::int64_t>(0, budget - taken) /
+                              static_cast<std::int64_t>(size_of(plan.dtype()));
   }
   return {plan_fetches(plan.layout, plan.training, options),
           plan_fetches(plan.layout, plan.evaluation, options)};

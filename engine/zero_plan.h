@@ -47,6 +47,7 @@ struct ZeroPlan {
   ShardedOptimizerOptions optimizer;
   FetchOptions fetches;   ///< Without a budget.
   MemoryEstimate memory;  ///< Of what lives as long as the model: no activations, no gathers.
+  LateMemory late;        ///< What calls may add to it.
 
   /// Of parameters, activations, and gradients as backward writes them.
   DType dtype() const { return parameters.dtype; }
@@ -67,7 +68,8 @@ struct PassPlans {
   FetchPlan evaluation;
   std::int64_t arena_elements() const;
 };
-/// Within what `budget` bytes (negative: no limit) leave beside the model and its activations.
-PassPlans plan_passes(const ZeroPlan& plan, std::int64_t activation_bytes, std::int64_t budget);
+/// Within what `budget` bytes (negative: no limit) leave beside `taken` bytes: of the model and its
+/// activations.
+PassPlans plan_passes(const ZeroPlan& plan, std::int64_t taken, std::int64_t budget);
 
 }  // namespace zero3d

@@ -215,6 +215,53 @@ TEST(Memory, AWideBatchAndALongOneDoNotAddUp) {
   run_within(larger);
 }
 
+/// What only some calls ask for joins the plan when they come, and is held to the budget as the
+/// rest is.
+TEST(Memory, WhatIsAskedForLateIsInThePlan) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const bool bf16 : {false, true}) {
+      const Scenario s{"gpt2", stage, 2, 1, bf16, R"("stage3_max_reuse_distance": 1e9)"};
+      SCOPED_TRACE(name_of(s));
+      MemoryEstimate before, after;
+      MemoryUse use;
+      const auto run_within = [&](std::int64_t budget) {
+        run(s, [&](RunOptions& options) {
+          options.budget_bytes = budget;
+          options.body = [&](Engine& engine, Module&, int rank) {
+            const TokenBatch batch = nano_batch({rank, 0, 0}, 2, 1, 2);
+            const auto three = [&] {
+              for (int micro = 0; micro < 3; ++micro) {
+                engine.forward(batch.view());
+                engine.backward();
+              }
+            };
+            engine.set_gradient_accumulation_boundary(true);
+            const MicroBatch view = batch.view();
+            engine.train_batch({&view, 1});
+            const MemoryEstimate planned = engine.memory_estimate(2, kNanoSequence);
+            stage == 0 ? engine.no_sync(three) : engine.coalesce_grad_reduction(three);
+            engine.step();
+            if (rank != 0) return;
+            before = planned;
+            after = engine.memory_estimate(2, kNanoSequence);
+            use = engine.model().device().memory().use();
+          };
+        });
+      };
+      run_within(TrackingResource::kUnlimited);
+      EXPECT_LE(use.peak, after.total());
+      for (const Category category : {Category::gradients, Category::gradient_buckets})
+        EXPECT_EQ(use.categories[category].peak, after[Tier::device][category]);
+      const bool more = stage >= 2 || !bf16;  // fp32's first micro-batch is written in place
+      EXPECT_EQ(after.total() > before.total(), more);
+      run_within(after.total());
+      if (more && stage < 3) {
+        EXPECT_THROW(run_within(before.total()), OutOfMemory);
+      }
+    }
+  }
+}
+
 /// Batches wait for the streams in host memory: as many as there is room for, and the host waits
 /// when there is none.
 TEST(Memory, BatchesAreStagedWithinTheHostBudget) {
