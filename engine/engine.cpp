@@ -244,15 +244,16 @@ void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
   if (settings_.managed_accumulation) state().micro_steps += count - 1;
 }
 
-/// Waits for (sum of losses, number of targets) to arrive.
-double Engine::mean_loss(const Readback& loss) {
+/// Waits for (sum of losses, number of targets) to arrive; nothing without a target.
+std::optional<double> Engine::mean_loss(const Readback& loss) {
   const float* pair = loss.wait().as<float>();
-  return pair[1] == 0 ? 0.0 : static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
+  if (pair[1] == 0) return std::nullopt;
+  return static_cast<double>(pair[0]) / static_cast<double>(pair[1]);
 }
 
 double Engine::loss() {
   if (!runner_->last_loss().defined()) throw_invalid("loss() without a forward");
-  return mean_loss(runner_->last_loss());
+  return mean_loss(runner_->last_loss()).value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
 void Engine::backward() {
@@ -295,11 +296,13 @@ void Engine::step() {
 }
 
 void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
-  const StepOutcome outcome = model_->step(window.micro_batches);
+  const StepOutcome outcome = model_->step();
   state().samples += settings_.micro_batch * settings_.accumulation * mesh_.size(Axis::dp);
   const std::int64_t now = now_ns();
   last_.step = state().steps;
   last_.loss = outcome.loss;
+  last_.ignored_micro_batches =
+      std::int64_t{window.micro_batches} * mesh_.size(Axis::dp) - outcome.losses;
   last_.grad_norm =
       outcome.applied ? outcome.gradient_norm : std::numeric_limits<double>::infinity();
   last_.clip_factor = outcome.clip_factor;

@@ -34,7 +34,9 @@ struct MicroBatch {
 
 struct StepResult {
   std::int64_t step = 0;  ///< 1 for the first step; skipped ones count.
-  double loss = 0;  ///< Mean over micro-batches and ranks of each micro-batch's mean token loss.
+  double loss = 0;  ///< Mean over micro-batches and ranks of each micro-batch's mean token loss;
+                    ///< those without a target are left out, and it is NaN when none has one.
+  std::int64_t ignored_micro_batches = 0;  ///< Of all ranks: without a target.
   double grad_norm = 0;  ///< Global, before clipping; infinite when the step was skipped.
   double clip_factor = 1;
   double lr = 0;  ///< Used by this step.
@@ -75,7 +77,7 @@ class Engine {
   /// Ends a micro-batch; at the accumulation boundary clips, updates and advances the schedule.
   /// Throws without a backward since the last step.
   void step();
-  /// Mean token loss of this rank's last forward; waits for it.
+  /// Mean token loss of this rank's last forward, NaN without a target; waits for it.
   double loss();
 
   bool is_gradient_accumulation_boundary() const { return window_->at_boundary(); }
@@ -96,7 +98,8 @@ class Engine {
   bool save_16bit_model(const std::string& folder,
                         const std::string& filename = "model.safetensors");
 
-  /// Mean loss over the batches of all ranks, without gradients.
+  /// Mean loss over the batches of all ranks that have a target, without gradients; NaN when none
+  /// has.
   double eval_batch(std::span<const MicroBatch> micro_batches);
   /// Logits [V] of the position after the last of `tokens`. Collective at stage 3: every rank gives
   /// the same tokens.
@@ -130,7 +133,7 @@ class Engine {
   void run_schedule(std::span<const MicroBatch> micro_batches);
   void run_ops(std::span<const Op> ops, int first_micro_batch);
   Values run_evaluation(const MicroBatch& batch);
-  static double mean_loss(const class Readback& loss);
+  static std::optional<double> mean_loss(const class Readback& loss);
   RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
   void require_trainable() const;
   void optimizer_step(const AccumulationWindow::Ended& window);

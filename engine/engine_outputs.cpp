@@ -31,6 +31,12 @@ class Pause {
   std::int64_t begin_ns_ = 0;
 };
 
+/// Of batches with a target.
+struct Losses {
+  double sum = 0;
+  double count = 0;
+};
+
 }  // namespace
 
 /// A forward pass that saves nothing, waited for.
@@ -50,22 +56,26 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
   window_->require_no_forward("eval_batch()");
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
-  double sum = 0;
+  Losses losses;
   for (const MicroBatch& batch : micro_batches) {
     require_batch(batch);
     if (!batch.targets.defined()) throw_invalid("evaluation needs targets");
     const Values outputs = run_evaluation(batch);
-    sum += mean_loss(Readback(model_->compute(), outputs[0]));
+    if (const auto loss = mean_loss(Readback(model_->compute(), outputs[0]))) {
+      losses.sum += *loss;
+      ++losses.count;
+    }
   }
-  if (!mesh_.counts_loss()) sum = 0;
-  double total = 0;
+  if (!mesh_.counts_loss()) losses = {};
+  Losses total;
   for (const std::string& part :
-       mesh_.world().exchange(std::string(reinterpret_cast<const char*>(&sum), sizeof sum))) {
-    double value = 0;
+       mesh_.world().exchange(std::string(reinterpret_cast<const char*>(&losses), sizeof losses))) {
+    Losses value;
     std::memcpy(&value, part.data(), sizeof value);
-    total += value;
+    total.sum += value.sum;
+    total.count += value.count;
   }
-  return total / (static_cast<double>(micro_batches.size()) * mesh_.size(Axis::dp));
+  return total.sum / total.count;
 }
 
 std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {

@@ -9,7 +9,7 @@
 //   model.begin_backward(m, last);
 //   for each block, last first: op = backward_of(block, m); views = acquire(op); targets =
 //     gradients(op); ... write them ...; release(op);
-//   model.step(micro_batches);
+//   model.step();
 //
 // One object per rank, used from that rank's thread. All work on views goes on compute() (or is
 // ordered after it by events).
@@ -51,7 +51,9 @@ struct ShardedModelOptions : PlanOptions {
 /// What one optimizer step did.
 struct StepOutcome {
   bool applied = false;
-  double loss = 0;  ///< Mean over micro-batches and ranks, of the losses given to add_loss.
+  double loss = 0;  ///< Mean, over micro-batches and ranks, of the losses given to add_loss that
+                    ///< have a target; NaN when none has.
+  std::int64_t losses = 0;  ///< How many have.
   double gradient_norm =
       0;  ///< Global, unscaled, before clipping; infinite or NaN when not finite.
   double clip_factor = 1;
@@ -99,9 +101,9 @@ class ShardedModel final : public ParameterAccess {
 
   /// Multiplies the loss before backward: loss scale / micro-batches of the window.
   double loss_seed(int micro_batches) const;
-  /// Ends the window of `micro_batches`: norm, overflow decision, clipping, update, publication.
-  /// Blocks once, for the norm.
-  StepOutcome step(int micro_batches);
+  /// Ends the window: norm, overflow decision, clipping, update, publication. Blocks once, for the
+  /// norm.
+  StepOutcome step();
 
   /// Where the run is; between windows it may be restored, and the caller keeps its place in the
   /// data there.
@@ -128,7 +130,7 @@ class ShardedModel final : public ParameterAccess {
  private:
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
-  StepOutcome decide(const UpdateInputs& inputs, int micro_batches);
+  StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
 

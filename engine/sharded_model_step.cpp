@@ -10,28 +10,29 @@
 
 namespace zero3d {
 
-StepOutcome ShardedModel::step(int micro_batches) {
+StepOutcome ShardedModel::step() {
   times_.mark(compute(), StepPhase::reduce);
   reducer_->finish(compute());
   const std::vector<GroupSettings> settings = this->settings();
   const UpdateInputs inputs{*reducer_, settings, state_.optimizer_steps + 1, state_.scaler.scale};
-  const StepOutcome outcome = decide(inputs, micro_batches);
+  const StepOutcome outcome = decide(inputs);
   if (outcome.applied) update(inputs, outcome);
   times_.stop(compute());
   return outcome;
 }
 
 /// From the norm: whether the step is applied, and how far its gradients are clipped.
-StepOutcome ShardedModel::decide(const UpdateInputs& inputs, int micro_batches) {
-  StepReport report = reporter_->exchange(compute(), reducer_->square_sums(), micro_batches);
+StepOutcome ShardedModel::decide(const UpdateInputs& inputs) {
+  StepReport report = reporter_->exchange(compute(), reducer_->square_sums());
   StepOutcome outcome;
   outcome.loss = report.loss;
+  outcome.losses = report.losses;
   outcome.loss_scale = inputs.loss_scale;
   outcome.lr = inputs.groups.front().lr;
   if (report.finite && optimizer_->transforms()) {
     optimizer_->transform(inputs);
     reducer_->refresh_square_sums(compute());
-    report = reporter_->exchange(compute(), reducer_->square_sums(), micro_batches);
+    report = reporter_->exchange(compute(), reducer_->square_sums());
   }
   if (!settings_.gradients.take_norm)
     report.gradient_norm = std::numeric_limits<double>::quiet_NaN();

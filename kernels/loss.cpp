@@ -46,12 +46,12 @@ void cross_entropy_backward(Stream& stream, const View& logits, const ConstView&
            {.cpu = cpu::cross_entropy_backward}, args);
 }
 
-void add_mean_loss(Stream& stream, const ConstView& loss, const View& sum, bool accumulate) {
+void add_mean_loss(Stream& stream, const ConstView& loss, const View& means, bool accumulate) {
   constexpr const char* kWhat = "add_mean_loss";
   require_elements(kWhat, "loss", loss, DType::f32, 2);
-  require_elements(kWhat, "sum", sum, DType::f64, 1);
-  const MeanLossArgs args{loss.as<float>(), sum.as<double>(), accumulate};
-  dispatch(stream, kWhat, {reads(loss), writes(sum)}, {.cpu = cpu::add_mean_loss}, args);
+  require_elements(kWhat, "means", means, DType::f64, 2);
+  const MeanLossArgs args{loss.as<float>(), means.as<double>(), accumulate};
+  dispatch(stream, kWhat, {reads(loss), writes(means)}, {.cpu = cpu::add_mean_loss}, args);
 }
 
 }  // namespace zero3d::kernels

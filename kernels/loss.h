@@ -19,7 +19,7 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
 void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
                             const ConstView& lse, const ConstView& loss, const ConstView& seed);
 
-/// sum (f64 [1]) = or += loss[0] / loss[1], 0 when no token counted.
-void add_mean_loss(Stream& stream, const ConstView& loss, const View& sum, bool accumulate);
+/// means (f64 [2]) = or += (loss[0] / loss[1], 1); nothing when no token counted.
+void add_mean_loss(Stream& stream, const ConstView& loss, const View& means, bool accumulate);
 
 }  // namespace zero3d::kernels

@@ -16,6 +16,7 @@ void MetricsFile::train(const StepResult& result) {
   record.set("kind", JsonValue("train"));
   record.set("step", JsonValue(result.step));
   record.set("loss", number(result.loss));
+  record.set("ignored_micro_batches", JsonValue(result.ignored_micro_batches));
   record.set("grad_norm", number(result.grad_norm));
   record.set("clip_factor", number(result.clip_factor));
   record.set("lr", number(result.lr));

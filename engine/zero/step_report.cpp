@@ -14,7 +14,7 @@ namespace zero3d {
 
 struct StepReporter::Part {
   ExactSum squares;
-  double loss = 0;
+  double losses[2] = {0, 0};                ///< The sum of mean losses, and of how many.
   std::int64_t bad_parameter[2] = {-1, 0};  ///< Its number, and whether it is a NaN.
 };
 
@@ -53,28 +53,27 @@ View StepReporter::field(std::size_t offset, DType dtype, std::int64_t elements)
 }
 
 void StepReporter::add_loss(Stream& stream, const ConstView& loss) {
-  kernels::add_mean_loss(stream, loss, field(offsetof(Part, loss), DType::f64, 1),
+  kernels::add_mean_loss(stream, loss, field(offsetof(Part, losses), DType::f64, 2),
                          std::exchange(losses_started_, true));
 }
 
-StepReport StepReporter::exchange(Stream& stream, const ConstView& squares, int micro_batches) {
+StepReport StepReporter::exchange(Stream& stream, const ConstView& squares) {
   std::span<const kernels::SumRange> counted = counted_;
   if (!squares.defined()) counted = {};
   kernels::exact_sums(stream, squares, counted,
                       field(offsetof(Part, squares), DType::u8, sizeof(ExactSum)),
                       field(offsetof(Part, bad_parameter), DType::i64, 2));
   if (!std::exchange(losses_started_, false) || !mesh_.counts_loss())
-    device_.fill_zero(stream, field(offsetof(Part, loss), DType::f64, 1));
+    device_.fill_zero(stream, field(offsetof(Part, losses), DType::f64, 2));
   const GatherSegment segment{mine_.view(), all_.view()};
   mesh_.world().all_gather(stream, {&segment, 1});
   const Readback all(stream, all_);
   StepReport report = merge(all.wait());
-  report.loss /= static_cast<double>(mesh_.size(Axis::dp)) * micro_batches;
   if (!squares.defined()) report.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   return report;
 }
 
-/// What the parts of all ranks add up to; the loss is their plain sum.
+/// What the parts of all ranks add up to.
 StepReport StepReporter::merge(const ConstView& all) const {
   StepReport report;
   ExactSum squares;
@@ -82,14 +81,16 @@ StepReport StepReporter::merge(const ConstView& all) const {
     Part part;
     std::memcpy(&part, all.data() + static_cast<std::size_t>(rank) * sizeof part, sizeof part);
     squares.add(part.squares);
-    report.loss += part.loss;
-    if (!std::isfinite(part.loss) && report.bad_loss_rank < 0) report.bad_loss_rank = rank;
+    report.loss += part.losses[0];
+    report.losses += static_cast<std::int64_t>(part.losses[1]);
+    if (!std::isfinite(part.losses[0]) && report.bad_loss_rank < 0) report.bad_loss_rank = rank;
     const auto bad = static_cast<int>(part.bad_parameter[0]);
     if (bad < 0 || (report.bad_parameter >= 0 && report.bad_parameter <= bad)) continue;
     report.bad_parameter = bad;
     report.bad_rank = rank;
     report.bad_is_nan = part.bad_parameter[1] != 0;
   }
+  report.loss /= static_cast<double>(report.losses);
   report.finite = squares.finite();
   report.gradient_norm = std::sqrt(squares.value());
   return report;

@@ -17,7 +17,9 @@ namespace zero3d {
 struct StepReport {
   double gradient_norm = 0;  ///< Of the averaged gradients as they are: still times the loss scale.
                              ///< inf or NaN if any element is.
-  double loss = 0;  ///< Mean over micro-batches and data-parallel ranks of each micro-batch's mean.
+  double loss = 0;  ///< Mean, over the micro-batches of all data-parallel ranks that have a target,
+                    ///< of each one's mean; NaN when none has.
+  std::int64_t losses = 0;  ///< How many have.
   bool finite = true;       ///< Every gradient element is.
   int bad_parameter = -1;   ///< Place in ModelPart::names of the first that is not.
   int bad_rank = -1;        ///< The first rank of the world whose shard holds it.
@@ -37,13 +39,13 @@ class StepReporter {
   /// Device bytes.
   static std::int64_t exchange_bytes(int ranks);
 
-  /// Enqueues on `stream`: adds this micro-batch's mean loss, loss[0] / loss[1] (0 when no token
-  /// counted).
+  /// Enqueues on `stream`: adds this micro-batch's mean loss, loss[0] / loss[1], if a token
+  /// counted.
   void add_loss(Stream& stream, const ConstView& loss);
   /// Enqueues the exchange, then waits for the result. Resets for the next step. `squares`: the
   /// block sums of the reduced gradients of all trainable units; undefined leaves the norm NaN, and
   /// they count as finite.
-  StepReport exchange(Stream& stream, const ConstView& squares, int micro_batches);
+  StepReport exchange(Stream& stream, const ConstView& squares);
 
  private:
   struct Part;
@@ -57,7 +59,7 @@ class StepReporter {
   const Mesh& mesh_;
   /// The blocks of trainable parameters that are this rank's to count, by parameter.
   std::vector<kernels::SumRange> counted_;
-  Tensor mine_;  ///< Part, as bytes: its loss is the sum of mean losses so far.
+  Tensor mine_;  ///< Part, as bytes: with the mean losses so far.
   Tensor all_;   ///< Parts of all ranks.
   bool losses_started_ = false;
 };

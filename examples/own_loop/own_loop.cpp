@@ -112,7 +112,7 @@ double train(zero3d::Communicator& world) {
   for (int step = 0; step < kSteps; ++step) {
     draw_batch(step, world.rank(), points, heights);
     forward_and_backward(model, points, heights, loss);
-    const zero3d::StepOutcome outcome = model.step(1);
+    const zero3d::StepOutcome outcome = model.step();
     if (world.rank() == 0 && step % 50 == 0)
       std::printf("step %3d  loss %.5f  norm %.4f\n", step + 1, outcome.loss,
                   outcome.gradient_norm);

@@ -31,7 +31,7 @@ struct CrossEntropyGradientArgs {
 
 struct MeanLossArgs {
   const float* loss = nullptr;  ///< [2]
-  double* sum = nullptr;
+  double* means = nullptr;      ///< [2]: their sum, and how many.
   bool accumulate = false;
 };
 

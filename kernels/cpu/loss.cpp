@@ -139,9 +139,10 @@ void cross_entropy_backward(const CrossEntropyGradientArgs& args) {
 
 void add_mean_loss(const MeanLossArgs& args) {
   const float* loss = args.loss;
-  const double mean =
-      loss[1] == 0 ? 0.0 : static_cast<double>(loss[0]) / static_cast<double>(loss[1]);
-  *args.sum = args.accumulate ? *args.sum + mean : mean;
+  const bool counts = loss[1] != 0;
+  const double mean = counts ? static_cast<double>(loss[0]) / static_cast<double>(loss[1]) : 0.0;
+  args.means[0] = args.accumulate ? args.means[0] + mean : mean;
+  args.means[1] = (args.accumulate ? args.means[1] : 0.0) + (counts ? 1.0 : 0.0);
 }
 
 }  // namespace cpu

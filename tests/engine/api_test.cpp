@@ -382,6 +382,78 @@ TEST(Scopes, AnExceptionEndsTheScopeAndKeepsWhatWasDone) {
   }
 }
 
+/// Micro-batches whose targets are all ignored have no loss, and the gradient zero.
+TEST(Losses, OfMicroBatchesWithoutATargetAreLeftOut) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto run_with = [&](int with_targets, std::vector<StepResult>& steps, double& evaluated) {
+      RunOptions options = nano();
+      options.body = [&](Engine& engine, Module&, int rank) {
+        std::vector<TokenBatch> batches;
+        std::vector<MicroBatch> views;
+        for (int micro = 0; micro < kAccumulation; ++micro) {
+          batches.push_back(batch_at(rank, 0, micro));
+          if (rank * kAccumulation + micro >= with_targets)
+            std::fill(batches.back().targets.begin(), batches.back().targets.end(), -100);
+        }
+        for (const TokenBatch& batch : batches) views.push_back(batch.view());
+        const double loss = engine.eval_batch(views);
+        const StepResult result = engine.train_batch(views);
+        EXPECT_EQ(std::isnan(engine.loss()), (rank + 1) * kAccumulation > with_targets);
+        if (rank != 0) return;
+        evaluated = loss;
+        steps.push_back(result);
+      };
+      run_engine(json_of(stage, kAccumulation, R"("gradient_clipping": 0)"), options);
+    };
+    std::vector<StepResult> steps;
+    double evaluated = 0;
+    double sum = 0;
+    for (int with_targets = 0; with_targets <= kRanks * kAccumulation; ++with_targets) {
+      run_with(with_targets, steps, evaluated);
+      const StepResult& step = steps.back();
+      EXPECT_EQ(step.ignored_micro_batches, kRanks * kAccumulation - with_targets);
+      EXPECT_FALSE(step.skipped);
+      if (with_targets == 0) {
+        EXPECT_TRUE(std::isnan(step.loss)) << step.loss;
+        EXPECT_TRUE(std::isnan(evaluated)) << evaluated;
+        EXPECT_EQ(step.grad_norm, 0);
+        continue;
+      }
+      EXPECT_NEAR(evaluated, step.loss, 1e-6);
+      const double added = step.loss * with_targets - sum;  // of one more micro-batch
+      EXPECT_GT(added, 1.0) << "a random model's loss";
+      EXPECT_LT(added, 20.0);
+      EXPECT_GT(step.grad_norm, 0);
+      sum = step.loss * with_targets;
+    }
+  }
+}
+
+/// What the same gradients give is theirs over all micro-batches, whoever has a target.
+TEST(Losses, GradientsAreDividedByAllMicroBatches) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto norm_of = [&](int ignored) {
+      double norm = 0;
+      RunOptions options = nano();
+      options.body = [&](Engine& engine, Module&, int rank) {
+        std::vector<TokenBatch> batches(kAccumulation, batch_at(0, 0, 0));
+        for (int micro = 0; micro < ignored; ++micro)
+          std::fill(batches[static_cast<std::size_t>(micro)].targets.begin(),
+                    batches[static_cast<std::size_t>(micro)].targets.end(), -100);
+        std::vector<MicroBatch> views;
+        for (const TokenBatch& batch : batches) views.push_back(batch.view());
+        const double result = engine.train_batch(views).grad_norm;
+        if (rank == 0) norm = result;
+      };
+      run_engine(json_of(stage, kAccumulation, R"("gradient_clipping": 0)"), options);
+      return norm;
+    };
+    const double all = norm_of(0);
+    EXPECT_NEAR(norm_of(1), all * 2 / 3, 1e-5 * all) << stage;
+    EXPECT_NEAR(norm_of(2), all / 3, 1e-5 * all) << stage;
+  }
+}
+
 TEST(Evaluation, TakesNoneOfAStepsTime) {
   constexpr double kSeconds = 0.3;
   std::atomic<bool> slow = false;

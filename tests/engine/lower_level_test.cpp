@@ -44,7 +44,7 @@ std::vector<float> train_by_hand(int stage, const std::vector<int>& order,
           model.release(op);
         }
       }
-      EXPECT_TRUE(model.step(1).applied);
+      EXPECT_TRUE(model.step().applied);
     }
   };
   const RunResult result = run_engine(
@@ -133,7 +133,7 @@ TEST(LowerLevel, AnUpdateNeedsNobodyToHaveAcquiredItsParameters) {
               });
               model.reducer().ready(model.plan().layout.block_units(block)[0], 0);
             }
-            EXPECT_TRUE(model.step(1).applied);
+            EXPECT_TRUE(model.step().applied);
           }
           model.synchronize();
         },

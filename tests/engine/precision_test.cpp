@@ -120,6 +120,38 @@ TEST(Norm, LeftOutStillLooksForWhatIsNotFinite) {
   }
 }
 
+/// Fewer bits to accumulate in than to send: 0 and 1 round before the sum over ranks, 2 and 3 after
+/// it, as 1 does when it reduces each micro-batch.
+TEST(StagesAgree, InPairsWhenAccumulationRoundsGradients) {
+  const std::string top =
+      R"(, "communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "bf16"})";
+  RunOptions options = nano_options(nano_gpt2(true), 2, 1, 1);
+  std::vector<RunResult> runs;
+  for (int stage = 0; stage <= 3; ++stage) runs.push_back(run_engine(json_of(stage, top), options));
+  EXPECT_TRUE(same_bits(runs[0], runs[1]));
+  EXPECT_TRUE(same_bits(runs[2], runs[3]));
+  EXPECT_NE(runs[1].steps[0].grad_norm, runs[2].steps[0].grad_norm);
+  options.engine.reduce_each_micro_batch = true;
+  EXPECT_TRUE(same_bits(run_engine(json_of(1, top), options), runs[2]));
+}
+
+/// DeepSpeed's stage 0 has another loss scaler.
+TEST(StagesAgree, AfterAnOverflowButForStage0) {
+  const std::string top =
+      R"(, "fp16": {"enabled": true, "initial_scale_power": 4, "hysteresis": 2})";
+  RunOptions options = probe_options(
+      {5}, [](int, const Moment& at) { return at.step == 0 ? 1e5f : 1.0f; }, 2);
+  std::vector<RunResult> runs;
+  for (int stage = 0; stage <= 3; ++stage) runs.push_back(run_engine(json_of(stage, top), options));
+  EXPECT_TRUE(same_bits(runs[1], runs[2]));
+  EXPECT_TRUE(same_bits(runs[2], runs[3]));
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto& steps = runs[static_cast<std::size_t>(stage)].steps;
+    EXPECT_TRUE(steps[0].skipped);
+    EXPECT_EQ(steps[1].loss_scale, stage == 0 ? 8 : 16);
+  }
+}
+
 /// False lets a bf16 gradient that is not finite into the weights, at stages 1 and 2 only, as in
 /// DeepSpeed.
 TEST(Norm, CheckGradOverflowFalseTakesWhatComes) {

@@ -22,7 +22,7 @@ class Metrics(CommandTest):
         records = self.metrics(steps=3, ranks=2)
         self.assertEqual([r["step"] for r in records], [1, 2, 3])
         for record in records:
-            self.assertEqual(set(record), {"kind", "step", "loss", "grad_norm", "clip_factor", "lr", "loss_scale", "skipped", "tokens",
+            self.assertEqual(set(record), {"kind", "step", "loss", "ignored_micro_batches", "grad_norm", "clip_factor", "lr", "loss_scale", "skipped", "tokens",
                                            "seconds", "tokens_per_second"})
             self.assertEqual(record["kind"], "train")
             self.assertEqual(record["tokens"], 2 * 2 * 16)

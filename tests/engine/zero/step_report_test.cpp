@@ -62,9 +62,10 @@ class StageRank {
     }
     reducer_.finish(*streams_.compute);
     Tensor pair(device_->memory(), kNoStream, DType::f32, Shape{2}, Category::activations);
-    upload({static_cast<float>(4 * loss), 4.0f}, pair.view());
+    const float targets = loss == 0 ? 0.0f : 4.0f;
+    upload({static_cast<float>(4 * loss), targets}, pair.view());
     reporter_->add_loss(*streams_.compute, pair);
-    return reporter_->exchange(*streams_.compute, reducer_.square_sums(), 1);
+    return reporter_->exchange(*streams_.compute, reducer_.square_sums());
   }
 
  private:
@@ -143,6 +144,20 @@ TEST(StepReport, TakesTheLossOfTheLastStageOnce) {
         rank.step([](int) { return 1.0f; }, at.pp == 1 ? 1.0 + 4 * at.dp : other);
     EXPECT_EQ(report.loss, 3.0) << "the mean of 1 and 5";
     EXPECT_EQ(report.bad_loss_rank, -1);
+  });
+}
+
+TEST(StepReport, LeavesOutMicroBatchesWithoutATarget) {
+  on_mesh([](StageRank& rank) {
+    const auto& at = rank.place();
+    const auto ones = [](int) { return 1.0f; };
+    const StepReport some = rank.step(ones, at.dp == 1 ? 5.0 : 0.0);
+    EXPECT_EQ(some.loss, 5.0);
+    EXPECT_EQ(some.losses, 1);
+    const StepReport none = rank.step(ones, 0);
+    EXPECT_TRUE(std::isnan(none.loss));
+    EXPECT_EQ(none.losses, 0);
+    EXPECT_TRUE(none.finite);
   });
 }
 
