@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <climits>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <numeric>
 
 namespace zero3d {
@@ -80,7 +82,7 @@ class BufferSet {
       if (buffers_[candidate].is_free(wanted)) taken = candidate;
     }
     if (taken == buffers_.size()) buffers_.emplace_back();
-    buffers_[taken].uses.push_back(wanted);
+    buffers_[taken].uses.emplace(wanted.open, wanted.close);
     buffers_[taken].elements = std::max(buffers_[taken].elements, elements);
     next_ = (taken + 1) % buffers_.size();
     return static_cast<int>(taken);
@@ -94,12 +96,11 @@ class BufferSet {
 
  private:
   struct Buffer {
-    std::vector<Interval> uses;
+    std::map<int, int> uses;  ///< Ends by beginnings; they never overlap.
     std::int64_t elements = 0;
     bool is_free(const Interval& wanted) const {
-      return std::none_of(uses.begin(), uses.end(), [&](const Interval& use) {
-        return wanted.open <= use.close && use.open <= wanted.close;
-      });
+      const auto later = uses.upper_bound(wanted.close);  // begins after it
+      return later == uses.begin() || std::prev(later)->second < wanted.open;
     }
   };
   std::vector<Buffer> buffers_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -35,6 +37,7 @@ class Planner {
       }
       used_before_.push_back(used_before_.back() + elements);
     }
+    for (int unit = 0; unit < layout.unit_count(); ++unit) wait_for_use(unit, 0);
   }
 
   /// None when some position's units have no room: the block is then named by stuck_block().
@@ -91,6 +94,12 @@ class Planner {
     return found == uses.end() ? positions_ : *found;
   }
 
+  /// The unit is not there, and wanted again from `position` on.
+  void wait_for_use(int unit, int position) {
+    const int next = next_use(unit, position);
+    if (next < positions_) missing_.emplace(next, unit);
+  }
+
   int last_use_before(int unit, int position) const {
     const auto& uses = uses_[static_cast<std::size_t>(unit)];
     return *(std::lower_bound(uses.begin(), uses.end(), position) - 1);
@@ -113,7 +122,9 @@ class Planner {
 
   void issue(int unit, int position, std::int64_t offset) {
     const int index = static_cast<int>(plan_.gathers.size());
-    plan_.gathers.push_back({unit, position, next_use(unit, position), position, offset});
+    const int first_use = next_use(unit, position);
+    missing_.erase({first_use, unit});
+    plan_.gathers.push_back({unit, position, first_use, position, offset});
     plan_.arena_elements = std::max(plan_.arena_elements, offset + elements_of(unit));
     plan_.gathered_elements += elements_of(unit);
     live_.push_back(index);
@@ -123,6 +134,7 @@ class Planner {
 
   void end(int index, int release) {
     gather(index).release = release;
+    wait_for_use(gather(index).unit, release + 1);
     live_.erase(std::find(live_.begin(), live_.end(), index));
     live_gather(gather(index).unit) = -1;
     live_elements_ -= elements_of(gather(index).unit);
@@ -164,19 +176,17 @@ class Planner {
     std::int64_t waiting = 0;
     for (int index : live_)
       waiting += gather(index).first_use > position ? elements_of(gather(index).unit) : 0;
-    for (int next = position + 1; next < positions_; ++next) {
-      for (int unit : units_at(next)) {
-        if (live_gather(unit) >= 0) continue;
-        if (waiting >= options_.prefetch_elements) return;
-        if (live_elements_ + elements_of(unit) > options_.max_live_elements) return;
-        const std::optional<std::int64_t> offset = place(elements_of(unit));
-        if (!offset) {
-          budget_stopped_prefetch_ = true;
-          return;
-        }
-        issue(unit, position, *offset);
-        waiting += elements_of(unit);
+    while (!missing_.empty()) {
+      const int unit = missing_.begin()->second;
+      if (waiting >= options_.prefetch_elements) return;
+      if (live_elements_ + elements_of(unit) > options_.max_live_elements) return;
+      const std::optional<std::int64_t> offset = place(elements_of(unit));
+      if (!offset) {
+        budget_stopped_prefetch_ = true;
+        return;
       }
+      issue(unit, position, *offset);
+      waiting += elements_of(unit);
     }
   }
 
@@ -227,6 +237,7 @@ class Planner {
   std::vector<std::vector<int>> uses_;      // per unit: positions, ascending
   std::vector<int> live_gather_;            // per unit: its gather now, or -1
   std::vector<std::int64_t> used_before_;   // elements used by positions before p
+  std::set<std::pair<int, int>> missing_;   // units that are not there, by their next use
   std::vector<int> live_;
   std::int64_t live_elements_ = 0;
   int stuck_position_ = 0;

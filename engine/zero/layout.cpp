@@ -123,6 +123,7 @@ void ParamLayout::form_units() {
     unit.shard = round_up((unit.length + shards_ - 1) / shards_, kAlignment);
     unit.padded = unit.shard * shards_;
     for (int block : unit.blocks) block_units_[static_cast<std::size_t>(block)].push_back(index);
+    find_gaps(unit);
   }
 }
 
@@ -145,20 +146,19 @@ std::vector<ParameterRun> ParamLayout::runs(int unit_index, std::int64_t begin,
   return result;
 }
 
-std::vector<std::pair<std::int64_t, std::int64_t>> ParamLayout::gaps(int unit_index) const {
-  std::vector<std::pair<std::int64_t, std::int64_t>> result;
+void ParamLayout::find_gaps(const Unit& unit) {
+  std::vector<std::pair<std::int64_t, std::int64_t>>& gaps = gaps_.emplace_back();
   std::int64_t covered = 0;
-  for (int index : unit(unit_index).parameters) {
+  for (int index : unit.parameters) {
     const LayoutParameter& p = parameter(index);
-    if (covered < p.offset) result.emplace_back(covered, p.offset);
+    if (covered < p.offset) gaps.emplace_back(covered, p.offset);
     if (!p.placement.whole()) {
       for (const auto& [begin, end] : padding_of(p.placement))
-        result.emplace_back(p.offset + begin, p.offset + end);
+        gaps.emplace_back(p.offset + begin, p.offset + end);
     }
     covered = p.offset + p.numel();
   }
-  if (covered < unit(unit_index).padded) result.emplace_back(covered, unit(unit_index).padded);
-  return result;
+  if (covered < unit.padded) gaps.emplace_back(covered, unit.padded);
 }
 
 std::int64_t ParamLayout::numel() const {

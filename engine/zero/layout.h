@@ -105,7 +105,9 @@ class ParamLayout {
   /// from `begin`.
   std::vector<ParameterRun> runs(int unit, std::int64_t begin, std::int64_t count) const;
   /// Ranges [begin, end) of the padded unit that are padding, of a parameter or of the unit.
-  std::vector<std::pair<std::int64_t, std::int64_t>> gaps(int unit) const;
+  const std::vector<std::pair<std::int64_t, std::int64_t>>& gaps(int unit) const {
+    return gaps_[static_cast<std::size_t>(unit)];
+  }
 
   std::int64_t numel() const;   ///< Of all global parameters, each counted once.
   std::int64_t padded() const;  ///< Of all units with padding.
@@ -114,12 +116,14 @@ class ParamLayout {
   void declare(const std::vector<std::vector<ParameterSpec>>& blocks, const LayoutOptions& options);
   void choose_persistent(const LayoutOptions& options);
   void form_units();
+  void find_gaps(const Unit& unit);
 
   int shards_;
   std::vector<LayoutParameter> parameters_;
   std::vector<Unit> units_;
   std::vector<std::vector<int>> block_parameters_;
   std::vector<std::vector<int>> block_units_;
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> gaps_;  // per unit
 };
 
 }  // namespace zero3d

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -367,6 +368,29 @@ TEST(FetchPlan, PlansAThousandBlocksOnAThousandRanksInFiftyMilliseconds) {
   EXPECT_GT(plan.gathers.size(), 900u);
   EXPECT_GT(buckets.buckets.size(), 3u);
   RecordProperty("milliseconds", static_cast<int>((now_ns() - begin) / 1'000'000));
+}
+
+/// How many times longer `plan` takes for a list of eight times as many micro-batches.
+double growth(const std::function<void(const std::vector<Op>&)>& plan) {
+  std::int64_t shortest[2] = {INT64_MAX, INT64_MAX};
+  for (int trial = 0; trial < 5; ++trial) {
+    for (const int longer : {0, 1}) {
+      const std::vector<Op> ops = plan_step({8, 0}, longer ? 1600 : 200);
+      const std::int64_t begin = now_ns();
+      plan(ops);
+      shortest[longer] = std::min(shortest[longer], now_ns() - begin);
+    }
+  }
+  return static_cast<double>(shortest[1]) / static_cast<double>(shortest[0]);
+}
+
+TEST(Plans, TakeTimeInProportionToTheList) {
+  const ParamLayout layout = uniform_layout(8);
+  const FetchOptions options{
+      .prefetch_elements = kMany, .max_live_elements = kMany, .max_reuse_distance = kMany};
+  EXPECT_LT(growth([&](const std::vector<Op>& ops) { plan_fetches(layout, ops, options); }), 30)
+      << "64 when it is quadratic";
+  EXPECT_LT(growth([&](const std::vector<Op>& ops) { plan_buckets(layout, ops, {}); }), 30);
 }
 
 TEST(BucketPlan, EveryTrainableUnitTravelsOnceInOrderOfCompletion) {
