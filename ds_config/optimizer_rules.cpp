@@ -57,7 +57,7 @@ void check_params(const Draft& draft, const KnownType& type, const std::string& 
       continue;
     }
     const std::optional<ParameterValue> value = parameter_value(member.value);
-    if (!member.value.is_null() && (!value || !has_kind(*value, known->kind))) {
+    if (!value || !known->accepts(*value)) {
       reader.train_error(
           path, concat("expected ", describe(known->kind), ", found ", member.value.excerpt()),
           member.value.position());

@@ -208,7 +208,15 @@ const KnownType* find_type(std::span<const KnownType> types, std::string_view na
   return nullptr;
 }
 
-bool has_kind(const ParameterValue& value, ParamKind kind) {
+bool KnownParam::may_be_null() const {
+  constexpr std::string_view kStarts = "-0123456789[\"";  // of a default that is a value
+  if (default_value == "required" || default_value == "true" || default_value == "false")
+    return false;
+  return kind == numbers || kStarts.find(default_value.front()) == std::string_view::npos;
+}
+
+bool KnownParam::accepts(const ParameterValue& value) const {
+  if (std::holds_alternative<std::monostate>(value)) return may_be_null();
   const auto* integral = std::get_if<std::int64_t>(&value);
   const auto* real = std::get_if<double>(&value);
   const auto* list = std::get_if<std::vector<double>>(&value);

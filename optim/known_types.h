@@ -12,8 +12,6 @@ namespace zero3d {
 enum class ParamKind { number, integer, flag, pair, text, numbers };
 /// "true or false", "a list of two numbers", ...
 std::string_view describe(ParamKind kind);
-/// Whether `value` is of that kind; 0 and 1 are flags too. No number is infinite.
-bool has_kind(const ParameterValue& value, ParamKind kind);
 
 /// What the value, or each of a list, must be. `fraction`: at least 0 and below 1.
 enum class Bound { none, not_negative, positive, fraction };
@@ -29,6 +27,12 @@ struct KnownParam {
   Bound bound = Bound::none;
   Taken taken = Taken::always;
   std::string_view refusal = {};  ///< Why true is refused.
+
+  /// Whether `value` is of the kind; 0 and 1 are flags too, and no number is infinite.
+  bool accepts(const ParameterValue& value) const;
+  /// Whether null says the same as nothing: where the default is null or in words, and for lists of
+  /// numbers.
+  bool may_be_null() const;
 };
 
 struct KnownType {

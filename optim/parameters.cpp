@@ -65,12 +65,13 @@ const KnownParam& ParameterReader::known(std::string_view key) const {
   return *param;
 }
 
-const ParameterValue* ParameterReader::given(std::string_view key, ParamKind kind) const {
+const ParameterValue* ParameterReader::given(std::string_view key) const {
+  const KnownParam& param = known(key);
   const auto found = map_.find(key);
   if (found == map_.end()) return nullptr;
-  if (!has_kind(found->second, kind))
-    fail(key, concat("expected ", describe(kind), ", found ", type_of(found->second)));
-  return &found->second;
+  if (!param.accepts(found->second))
+    fail(key, concat("expected ", describe(param.kind), ", found ", type_of(found->second)));
+  return std::holds_alternative<std::monostate>(found->second) ? nullptr : &found->second;
 }
 
 void ParameterReader::fail(std::string_view key, const std::string& message) const {
@@ -94,13 +95,13 @@ double ParameterReader::number(std::string_view key) {
 }
 
 double ParameterReader::number(std::string_view key, double fallback) {
-  const ParameterValue* value = given(key, ParamKind::number);
+  const ParameterValue* value = given(key);
   return within_bound(known(key), value == nullptr ? fallback : as_number(*value));
 }
 
 std::int64_t ParameterReader::integer(std::string_view key) {
   const KnownParam& param = known(key);
-  if (const ParameterValue* value = given(key, ParamKind::integer)) {
+  if (const ParameterValue* value = given(key)) {
     within_bound(param, as_number(*value));
     return std::get<std::int64_t>(*value);
   }
@@ -110,14 +111,12 @@ std::int64_t ParameterReader::integer(std::string_view key) {
 }
 
 std::optional<std::int64_t> ParameterReader::optional_integer(std::string_view key) {
-  const auto found = map_.find(key);
-  if (found == map_.end() || std::holds_alternative<std::monostate>(found->second))
-    return std::nullopt;
+  if (given(key) == nullptr) return std::nullopt;
   return integer(key);
 }
 
 bool ParameterReader::flag(std::string_view key) {
-  const ParameterValue* value = given(key, ParamKind::flag);
+  const ParameterValue* value = given(key);
   if (value == nullptr) return known(key).default_value == "true";
   const auto* flag = std::get_if<bool>(value);
   return flag != nullptr ? *flag : std::get<std::int64_t>(*value) == 1;
@@ -125,7 +124,7 @@ bool ParameterReader::flag(std::string_view key) {
 
 std::string ParameterReader::text(std::string_view key) {
   const std::string_view quoted = known(key).default_value;
-  const ParameterValue* value = given(key, ParamKind::text);
+  const ParameterValue* value = given(key);
   return value != nullptr ? std::get<std::string>(*value)
                           : std::string(quoted.substr(1, quoted.size() - 2));
 }
@@ -133,7 +132,7 @@ std::string ParameterReader::text(std::string_view key) {
 std::pair<double, double> ParameterReader::pair(std::string_view key) {
   const KnownParam& param = known(key);
   std::pair<double, double> result;
-  if (const ParameterValue* value = given(key, ParamKind::pair)) {
+  if (const ParameterValue* value = given(key)) {
     const auto& list = std::get<std::vector<double>>(*value);
     result = {list[0], list[1]};
   } else {
@@ -148,16 +147,15 @@ std::pair<double, double> ParameterReader::pair(std::string_view key) {
 }
 
 std::vector<double> ParameterReader::numbers(std::string_view key) {
-  const auto found = map_.find(key);
-  if (found == map_.end() || std::holds_alternative<std::monostate>(found->second)) {
+  const ParameterValue* value = given(key);
+  if (value == nullptr) {
     std::string_view text = known(key).default_value;
-    if (found == map_.end() && text == "required") fail(key, "is required");
+    if (text == "required") fail(key, "is required");
     const std::optional<double> number = stated<double>(text);
     return number ? std::vector<double>{*number} : std::vector<double>{};
   }
-  const ParameterValue& value = *given(key, ParamKind::numbers);
-  const auto* list = std::get_if<std::vector<double>>(&value);
-  return list != nullptr ? *list : std::vector<double>{as_number(value)};
+  const auto* list = std::get_if<std::vector<double>>(value);
+  return list != nullptr ? *list : std::vector<double>{as_number(*value)};
 }
 
 std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {
@@ -165,6 +163,7 @@ std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {
   for (const auto& [key, value] : map_) {
     const KnownParam* param = type_.find(key);
     if (param != nullptr && applies(param->taken, torch, offloaded)) {
+      given(key);  // of its kind, though nobody may read it
       if (!param->refusal.empty() && flag(key)) fail(key, std::string(param->refusal));
     } else if (type_.drops_unknown) {
       dropped.push_back(key);

@@ -21,7 +21,6 @@ using ParameterMap = std::map<std::string, ParameterValue, std::less<>>;
 
 struct KnownParam;
 struct KnownType;
-enum class ParamKind;
 
 /// Reads parameters of `type` key by key; what the map lacks has the default that the type states.
 /// Throws ConfigError at "<path>.<key>" for a value of another kind or out of bounds. The map must
@@ -52,8 +51,8 @@ class ParameterReader {
 
  private:
   const KnownParam& known(std::string_view key) const;
-  /// Null when absent.
-  const ParameterValue* given(std::string_view key, ParamKind kind) const;
+  /// Null when absent, or null where that says the same.
+  const ParameterValue* given(std::string_view key) const;
   double within_bound(const KnownParam& param, double value) const;
 
   const ParameterMap& map_;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+#include "zero3d/optim/known_types.h"
 
 namespace zero3d {
 namespace {
@@ -115,6 +117,45 @@ TEST(MakeRule, RefusesWithThePathOfTheValue) {
   EXPECT_NE(refusal("Lion", {{"eps", 1e-8}}).find("no such parameter"), std::string::npos);
   EXPECT_NE(refusal("SGD", {{"nesterov", true}}).find("nesterov"), std::string::npos);
   EXPECT_NE(refusal("Lamb", {{"min_coeff", 20.0}}).find("min_coeff"), std::string::npos);
+}
+
+/// Each parameter of each type is held to its kind, also one that has no effect here; null stands
+/// for a default that is no value.
+TEST(MakeRule, HoldsEveryParameterToItsKind) {
+  for (const KnownType& type : known_optimizers()) {
+    for (const KnownParam& param : type.params) {
+      SCOPED_TRACE(concat(type.name, ".", param.name));
+      ParameterMap params;
+      const bool torch = param.taken == Taken::by_torch;
+      if (torch) params["torch_adam"] = true;
+      const auto made_with = [&](const ParameterValue& value) -> std::string {
+        params[std::string(param.name)] = value;
+        OptimizerChoice choice;
+        choice.type = type.name;
+        choice.params = params;
+        choice.offloaded = param.taken == Taken::offloaded;
+        try {
+          make_update_rule(choice);
+        } catch (const ConfigError& error) {
+          return error.what();
+        }
+        return "";
+      };
+      const ParameterValue wrong =
+          param.kind == ParamKind::text ? ParameterValue(true) : ParameterValue(std::string("x"));
+      const std::string expected = concat("expected ", describe(param.kind), ", found ");
+      EXPECT_NE(made_with(wrong).find(expected), std::string::npos) << made_with(wrong);
+      const std::string of_null = made_with(std::monostate());
+      if (param.may_be_null()) {
+        EXPECT_EQ(of_null, "");
+      } else {
+        EXPECT_NE(of_null.find(concat(expected, "null")), std::string::npos) << of_null;
+      }
+    }
+  }
+  EXPECT_TRUE(find_type(known_optimizers(), "SGD")->find("foreach")->may_be_null());
+  EXPECT_TRUE(find_type(known_optimizers(), "Muon")->find("adam_lr")->may_be_null());
+  EXPECT_FALSE(find_type(known_optimizers(), "SGD")->find("lr")->may_be_null());
 }
 
 TEST(MakeRule, StatesGoToBf16OnlyWhenAsked) {
