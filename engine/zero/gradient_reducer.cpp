@@ -1,6 +1,7 @@
 #include "zero3d/engine/zero/gradient_reducer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -24,7 +25,7 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       options_(options),
       compute_(*streams.compute),
       reduce_(*streams.reduce),
-      buffers_(plan.buffer_elements.size()),
+      buffers_(device, plan, options.gradient_dtype, compute_),
       units_(layout.units().size()),
       buckets_(plan.buckets.size()) {
   std::int64_t largest_partial = 0;
@@ -42,7 +43,7 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
   }
   allocate_square_sums();
   if (!options.slots_needed) return;
-  allocate_buffers();
+  buffers_.allocate();
   if (options.reduce_each_micro_batch) {
     if (all_reduces_copies(options, layout.shards())) {
       all_reduced_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{plan.largest_bucket()},
@@ -68,20 +69,17 @@ void GradientReducer::allocate_square_sums() {
   }
 }
 
-void GradientReducer::allocate_buffers() {
-  for (std::size_t index = 0; index < buffers_.size(); ++index) {
-    buffers_[index].storage =
-        Tensor(device_.memory(), compute_, options_.gradient_dtype,
-               Shape{plan_.buffer_elements[index]}, Category::gradient_buckets);
-  }
-}
-
 void GradientReducer::begin_backward(int micro_batch, bool last) {
   if (micro_batch > 0 && !options_.slots_needed) {  // more than the settings said
-    allocate_buffers();
+    buffers_.allocate();
     options_.slots_needed = true;
   }
-  if (micro_batch == 0) running_.clear();
+  std::erase_if(running_, [&](auto& entry) {  // given up
+    if (micro_batch != 0 && entry.first != micro_batch) return false;
+    for (GradientBuffers::Buffer* buffer : entry.second.buffers)
+      if (buffer != nullptr) buffers_.give_back(*buffer);
+    return true;
+  });
   for (BucketState& bucket : buckets_) {
     bucket.reduced = false;
     if (micro_batch == 0) bucket.filled = false;
@@ -90,10 +88,11 @@ void GradientReducer::begin_backward(int micro_batch, bool last) {
   Backward backward;
   backward.last = last;
   backward.open.resize(units_.size());
+  backward.buffers.resize(buckets_.size());
   backward.buckets = plan_.buckets.size();
   for (const BucketPlan::Bucket& bucket : plan_.buckets)
     backward.waiting.push_back(static_cast<int>(bucket.slots.size()));
-  running_.insert_or_assign(micro_batch, std::move(backward));
+  running_.emplace(micro_batch, std::move(backward));
 }
 
 GradientReducer::Backward& GradientReducer::running(int micro_batch) {
@@ -110,18 +109,13 @@ bool GradientReducer::writes_in_place(int micro_batch) const {
          options_.gradient_dtype == options_.accumulation_dtype;
 }
 
-GradientReducer::BufferState& GradientReducer::buffer_of(int bucket, int micro_batch) {
-  const std::vector<int>& turns = plan_.buckets[static_cast<std::size_t>(bucket)].buffers;
-  const int buffer = turns[static_cast<std::size_t>(micro_batch) % turns.size()];
-  return buffers_[static_cast<std::size_t>(buffer)];
-}
-
 View GradientReducer::slot(int unit, int micro_batch) {
   const auto index = static_cast<std::size_t>(unit);
   if (writes_in_place(micro_batch)) return state(unit).accumulator.view();
-  return buffer_of(plan_.bucket_of[index], micro_batch)
-      .storage.view()
-      .flat(plan_.slot_offset[index], layout_.unit(unit).padded);
+  const auto bucket = static_cast<std::size_t>(plan_.bucket_of[index]);
+  GradientBuffers::Buffer*& buffer = running(micro_batch).buffers[bucket];
+  if (buffer == nullptr) buffer = &buffers_.take(bucket, micro_batch);
+  return buffer->storage.view().flat(plan_.slot_offset[index], layout_.unit(unit).padded);
 }
 
 View GradientReducer::open(int unit, int micro_batch) {
@@ -129,8 +123,6 @@ View GradientReducer::open(int unit, int micro_batch) {
   View& open = running(micro_batch).open[index];
   if (open.defined()) return open;
   open = slot(unit, micro_batch);
-  const BufferState& buffer = buffer_of(plan_.bucket_of[index], micro_batch);
-  if (!writes_in_place(micro_batch) && buffer.free.recorded()) compute_.wait(buffer.free);
   for (const auto& [begin, end] : layout_.gaps(unit)) {
     device_.fill_zero(compute_, open.flat(begin, end - begin));
   }
@@ -141,6 +133,9 @@ void GradientReducer::ready(int unit, int micro_batch) {
   const auto index = static_cast<std::size_t>(unit);
   const auto bucket = static_cast<std::size_t>(plan_.bucket_of[index]);
   Backward& backward = running(micro_batch);
+  if (!backward.open[index].defined())
+    throw_invalid(concat("the gradients of ", layout_.unit(unit).name,
+                         " are said to be written, but nobody has asked where to"));
   backward.open[index] = View();
   if (--backward.waiting[bucket] > 0) return;
   flush(bucket, micro_batch, backward.last);
@@ -159,7 +154,11 @@ void GradientReducer::flush(std::size_t index, int micro_batch, bool last) {
     if (!writes_in_place(micro_batch)) accumulate(index, micro_batch);
     if (last) reduce_accumulated(index);
   }
-  reduce_.record(buffer_of(static_cast<int>(index), micro_batch).free);
+  if (GradientBuffers::Buffer* buffer =
+          std::exchange(running(micro_batch).buffers[index], nullptr)) {
+    reduce_.record(buffer->free);
+    buffers_.give_back(*buffer);
+  }
   if (last && !coalescing_) complete(index);
 }
 

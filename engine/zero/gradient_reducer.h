@@ -17,6 +17,7 @@
 #include "zero3d/device/device.h"
 #include "zero3d/engine/rank_streams.h"
 #include "zero3d/engine/zero/bucket_plan.h"
+#include "zero3d/engine/zero/gradient_buffers.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
 #include "zero3d/engine/zero/stagger.h"
@@ -78,10 +79,6 @@ class GradientReducer {
   void refresh_square_sums(Stream& stream);
 
  private:
-  struct BufferState {
-    Tensor storage;
-    Event free;  ///< The reduce stream is done with the bucket that used it last.
-  };
   struct BucketState {
     bool filled = false;     ///< The shards' accumulators hold something of this window.
     bool coalesced = false;  ///< The coalesced sums do.
@@ -96,17 +93,16 @@ class GradientReducer {
   };
   /// A micro-batch between its first gradient and its last.
   struct Backward {
-    std::vector<View> open;    ///< Per unit; undefined while it is not.
-    std::vector<int> waiting;  ///< Per bucket: units not ready yet.
-    std::size_t buckets = 0;   ///< Not flushed yet.
+    std::vector<View> open;                         ///< Per unit; undefined while it is not.
+    std::vector<int> waiting;                       ///< Per bucket: units not ready yet.
+    std::vector<GradientBuffers::Buffer*> buffers;  ///< Per bucket: held by it, or null.
+    std::size_t buckets = 0;                        ///< Not flushed yet.
     bool last = false;
   };
   UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   void allocate_square_sums();
-  void allocate_buffers();
   bool writes_in_place(int micro_batch) const;
   Backward& running(int micro_batch);
-  BufferState& buffer_of(int bucket, int micro_batch);
   View slot(int unit, int micro_batch);
   void flush(std::size_t bucket, int micro_batch, bool last);
   void accumulate(std::size_t bucket, int micro_batch);
@@ -125,7 +121,7 @@ class GradientReducer {
   GradientReducerOptions options_;
   Stream& compute_;
   Stream& reduce_;
-  std::vector<BufferState> buffers_;
+  GradientBuffers buffers_;
   std::vector<UnitState> units_;
   std::vector<BucketState> buckets_;
   Tensor all_reduced_;  ///< fp32 copies of one bucket's gradients, for reduce_scatter false.

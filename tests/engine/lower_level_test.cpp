@@ -11,11 +11,12 @@ namespace {
 
 constexpr int kRanks = 2;
 
-/// Four parameters of 1 whose gradient is rank + 1, driven by hand in `order` of blocks.
-std::vector<float> train_by_hand(int stage, const std::vector<int>& order,
-                                 const std::string& zero) {
+/// Four parameters of 1 whose gradient is (rank + 1) * (block + 1), driven by hand in `order` of
+/// blocks.
+std::vector<float> train_by_hand(int stage, const std::vector<int>& order, const std::string& zero,
+                                 const std::vector<std::int64_t>& sizes = {5, 2000, 3, 1100}) {
   RunOptions options = probe_options(
-      {5, 2000, 3, 1100}, [](int, const Moment&) { return 0.0f; }, 2);
+      sizes, [](int, const Moment&) { return 0.0f; }, 2);
   options.body = [&](Engine& engine, Module&, int rank) {
     ShardedModel& model = engine.model();
     for (int step = 0; step < 3; ++step) {
@@ -80,6 +81,18 @@ TEST(LowerLevel, OutOfOrderAcquiresWarnOnceAndAreRight) {
   EXPECT_EQ(train_by_hand(3, {3, 2, 1, 0}, R"(, "zero_hpz_partition_size": 2)"), expected);
 }
 
+/// Blocks 3 and 2 share a bucket, and that has the buffer of block 0's.
+TEST(LowerLevel, BackwardOutOfOrderFillsNoBufferTwice) {
+  const std::vector<float> expected = {1 - 0.5625f, 1 - 1.125f, 1 - 1.6875f, 1 - 2.25f};
+  for (int stage = 0; stage <= 3; ++stage) {
+    const LogCapture log;
+    EXPECT_EQ(train_by_hand(stage, {1, 2, 0, 3}, "", {5, 8000, 3, 1100}), expected) << stage;
+    EXPECT_EQ(log.with("takes device memory beyond the plan").size(),
+              stage >= 2 ? static_cast<std::size_t>(kRanks) : 0u)
+        << "once for each rank; stages 0 and 1 write in place";
+  }
+}
+
 /// Four equal parameters under stage 3, or another, driven by hand.
 void with_sharded_model(const std::string& zero, const std::function<void(ShardedModel&)>& body,
                         int stage = 3) {
@@ -97,6 +110,15 @@ void with_sharded_model(const std::string& zero, const std::function<void(Sharde
 void use(ShardedModel& model, const std::vector<ConstView>& views) {
   model.compute().launch("use", {reads(views[0])}, [view = views[0]] {
     ZERO3D_CHECK(view.as<float>()[0] == 1.0f, "the parameter's value");
+  });
+}
+
+TEST(LowerLevel, GradientsThatNobodyTookAreNotReady) {
+  with_sharded_model("", [](ShardedModel& model) {
+    model.begin_training(0);
+    model.begin_backward(0, true);
+    model.acquire(backward_of(3));
+    EXPECT_THROW(model.release(backward_of(3)), Error);
   });
 }
 
