@@ -98,9 +98,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
     : settings_(settings), module_(module), mesh_(mesh), device_(device), options_(options) {
   const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
   require_same_start(settings, blocks, mesh.world());
-  fail_together(mesh.world(), [&] {
-    model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
-  });
+  model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
   runner_ = std::make_unique<BlockRunner>(module, *model_, device, model_->compute(),
                                           RunnerOptions{model_->plan().dtype(), mesh.world().rank(),
@@ -128,6 +126,8 @@ MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence
   return estimate;
 }
 
+/// Refuses what the blocks refuse, by a dry run. The first shape's plan is made by all ranks; what
+/// takes more must fit beside it, since other ranks may have nothing new to plan for.
 void Engine::plan_for(const Shape& shape) {
   const auto holds = [](const Shape& one, const Shape& other) {
     return one[0] >= other[0] && one[1] >= other[1];
@@ -135,9 +135,10 @@ void Engine::plan_for(const Shape& shape) {
   for (const Shape& planned : planned_shapes_)
     if (holds(planned, shape)) return;
   const std::int64_t bytes = activation_bytes(shape[0], shape[1]);
-  if (planned_shapes_.empty() || bytes > planned_activations_) {
-    model_->reserve_activations(bytes);
-    planned_activations_ = bytes;
+  if (planned_shapes_.empty()) {
+    fail_together(mesh_.world(), [&] { model_->reserve_activations(bytes); });
+  } else {
+    model_->add_activations(bytes);
   }
   std::erase_if(planned_shapes_, [&](const Shape& planned) { return holds(shape, planned); });
   planned_shapes_.push_back(shape);
@@ -150,17 +151,24 @@ void Engine::require_batch(const MicroBatch& batch) {
     throw_invalid(concat("tokens must be int32 [batch, sequence] in host memory, not ",
                          name_of(batch.tokens.dtype()), " ", to_string(shape)));
   }
-  if (batch.targets.defined() &&
-      (batch.targets.shape() != shape || batch.targets.dtype() != DType::i32)) {
+  if (!batch.targets.defined())
+    throw_invalid("a batch needs targets: int32 [batch, sequence], -100 where no loss is taken");
+  if (batch.targets.shape() != shape || batch.targets.dtype() != DType::i32) {
     throw_invalid(concat("targets must be int32 ", to_string(shape), " like the tokens, not ",
                          name_of(batch.targets.dtype()), " ", to_string(batch.targets.shape())));
   }
 }
 
-void Engine::require_training_batch(const MicroBatch& batch) {
-  require_batch(batch);
-  if (!batch.targets.defined())
-    throw_invalid("training needs targets: int32 [batch, sequence], -100 where no loss is taken");
+/// Before any work of a call begins.
+void Engine::accept(std::span<const MicroBatch> batches) {
+  for (const MicroBatch& batch : batches) require_batch(batch);
+  Shape largest{0, 0};  // with a schedule they may be there at once
+  for (const MicroBatch& batch : batches) {
+    const Shape& shape = batch.tokens.shape();
+    largest = {std::max(largest[0], shape[0]), std::max(largest[1], shape[1])};
+    if (!options_.schedule) plan_for(shape);
+  }
+  if (options_.schedule) plan_for(largest);
 }
 
 /// The same sample has the same number within the step however ranks divide the batch.
@@ -181,11 +189,11 @@ void Engine::require_trainable() const {
 }
 
 void Engine::forward(const MicroBatch& batch) {
-  require_training_batch(batch);
   const AccumulationWindow::MicroStep micro = window_->next_forward();
   require_trainable();
   if (options_.schedule)
     throw_invalid("forward() with a schedule of whole steps: call train_batch()");
+  accept({&batch, 1});
   fail_together(mesh_.world(), [&] { run_forward(batch, micro); });
   window_->forward(micro, batch.tokens.numel() * mesh_.size(Axis::dp));
 }
@@ -216,7 +224,6 @@ void Engine::run_ops(std::span<const Op> ops, int first_micro_batch) {
 }
 
 void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro) {
-  plan_for(batch.tokens.shape());
   micro_batch_ = micro.index;
   model_->begin_training(micro_batch_);
   begin_micro_batch(micro_batch_, batch, micro.last);
@@ -226,12 +233,6 @@ void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::Micr
 /// All micro-batches of a window, in the order that the options ask for.
 void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
   const auto count = static_cast<int>(micro_batches.size());
-  Shape largest{0, 0};
-  for (const MicroBatch& batch : micro_batches) {
-    const Shape& shape = batch.tokens.shape();
-    largest = {std::max(largest[0], shape[0]), std::max(largest[1], shape[1])};
-  }
-  plan_for(largest);  // they may be there at once
   model_->begin_training(0);
   for (int i = 0; i < count; ++i)
     begin_micro_batch(i, micro_batches[static_cast<std::size_t>(i)], i + 1 == count);
@@ -329,9 +330,9 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
     throw_invalid(
         "train_batch within an accumulation window: finish it with forward, backward and step");
   }
+  require_trainable();
+  accept(micro_batches);
   if (options_.schedule) {
-    require_trainable();
-    for (const MicroBatch& batch : micro_batches) require_training_batch(batch);
     fail_together(mesh_.world(), [&] { run_schedule(micro_batches); });
     step();
     return last_;

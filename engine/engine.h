@@ -52,6 +52,8 @@ struct EngineOptions : ShardedModelOptions {
   /// Changes declared parameters before they are laid out: freezing, weight decay.
   std::function<void(ParameterSpec&)> adjust;
   /// Tokens of a sample, when known before the first batch: the memory plan is then made at once.
+  /// State the most there will be where a budget leaves little room: ranks plan gathers together,
+  /// so the first plan stays.
   std::int64_t sequence_length = 0;
 };
 
@@ -59,6 +61,8 @@ class Engine {
  public:
   /// Collective. `module`, `mesh` and `device` must outlive the engine. Throws ConfigError for what
   /// cannot be trained.
+  /// Here as in every call: arguments are refused before any work begins, and nothing has changed
+  /// then; a rank that fails later fails the world.
   Engine(const TrainSettings& settings, const Module& module, const Mesh& mesh, Device& device,
          const EngineOptions& options = {});
   ~Engine();
@@ -124,7 +128,7 @@ class Engine {
 
  private:
   static void require_batch(const MicroBatch& batch);
-  static void require_training_batch(const MicroBatch& batch);
+  void accept(std::span<const MicroBatch> batches);
   void plan_for(const Shape& shape);
   std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   void begin_micro_batch(int index, const MicroBatch& batch, bool last);
@@ -148,7 +152,6 @@ class Engine {
   std::unique_ptr<class BlockRunner> runner_;
   StepResult last_;
   std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
-  std::int64_t planned_activations_ = 0;
   std::int64_t last_step_end_ns_ = 0;
   int micro_batch_ = 0;  ///< Of the last forward, within its window.
   std::optional<AccumulationWindow> window_;

@@ -43,7 +43,6 @@ struct Losses {
 Values Engine::run_evaluation(const MicroBatch& batch) {
   Values outputs;
   fail_together(mesh_.world(), [&] {
-    plan_for(batch.tokens.shape());
     model_->begin_evaluation();
     runner_->begin(0, {.tokens = batch.tokens, .targets = batch.targets, .trains = false});
     for (const Op& op : model_->plan().evaluation) runner_->run(op);
@@ -55,11 +54,10 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
 
 double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
   window_->require_no_forward("eval_batch()");
+  accept(micro_batches);
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   Losses losses;
   for (const MicroBatch& batch : micro_batches) {
-    require_batch(batch);
-    if (!batch.targets.defined()) throw_invalid("evaluation needs targets");
     const Values outputs = run_evaluation(batch);
     if (const auto loss = mean_loss(Readback(model_->compute(), outputs[0]))) {
       losses.sum += *loss;
@@ -82,6 +80,7 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
   window_->require_no_forward("next_logits()");
+  plan_for({1, length});
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
@@ -116,16 +115,18 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
       tensors.push_back({spec.name, spec.shape, model_->plan().dtype()});
     }
   }
-  std::unique_ptr<SafetensorsWriter> writer;
-  if (mesh_.leads()) {
-    std::filesystem::create_directories(folder);
-    writer = std::make_unique<SafetensorsWriter>(
-        (std::filesystem::path(folder) / filename).string(), std::move(tensors));
-  }
-  model_->for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
-    if (writer) writer->write(spec.name, value);
+  fail_together(mesh_.world(), [&] {
+    std::unique_ptr<SafetensorsWriter> writer;
+    if (mesh_.leads()) {
+      std::filesystem::create_directories(folder);
+      writer = std::make_unique<SafetensorsWriter>(
+          (std::filesystem::path(folder) / filename).string(), std::move(tensors));
+    }
+    model_->for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
+      if (writer) writer->write(spec.name, value);
+    });
+    if (writer) writer->commit();
   });
-  if (writer) writer->commit();
   return true;
 }
 

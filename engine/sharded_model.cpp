@@ -1,10 +1,24 @@
 #include "zero3d/engine/sharded_model.h"
 
+#include <limits>
+
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/parallel/agree.h"
 
 namespace zero3d {
+namespace {
+
+/// Of all ranks' budgets for such memory, for they plan alike; kUnlimited when none has one.
+std::int64_t smallest_budget(const Mesh& mesh, const TrackingResource& memory) {
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t mine = memory.budget();
+  const std::int64_t least = minimum(mesh.world(), mine < 0 ? kNone : mine);
+  return least == kNone ? TrackingResource::kUnlimited : least;
+}
+
+}  // namespace
 
 ShardedModel::ShardedModel(const TrainSettings& settings,
                            const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
@@ -13,6 +27,7 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
       device_(device),
       mesh_(mesh),
       options_(options),
+      source_(options.source == nullptr ? make_initial_values_source(options.seed) : nullptr),
       setup_(settings.optimizer, settings.schedule, options.groups),
       plan_(plan_zero(settings, setup_, blocks, mesh, options)),
       memory_(plan_.memory),
@@ -21,19 +36,23 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
                                             : LossScaler()),
       groups_(make_zero_groups(mesh, plan_.groups)),
       part_(find_model_part(plan_.layout, mesh, groups_)),
+      budget_(smallest_budget(mesh, device.memory())),
+      host_budget_(smallest_budget(mesh, device.memory(Tier::pinned))),
       streams_(device) {
   state_.scaler = scaler_.initial();
   state_.seed = options.seed;
-  plan_.memory.require_within(device.memory().budget(), device.memory(Tier::pinned).budget());
+  plan_.memory.require_within(budget_, host_budget_);
+  fail_together(mesh.world(), [this] { build(); });
+}
+
+void ShardedModel::build() {
   store_ =
-      std::make_unique<ParameterStore>(device, plan_.layout, groups_, plan_.parameters, streams_);
-  const auto source =
-      options.source == nullptr ? make_initial_values_source(options.seed) : nullptr;
-  store_->load(options.source == nullptr ? *source : *options.source);
-  reducer_ = std::make_unique<GradientReducer>(device, plan_.layout, plan_.buckets, groups_,
+      std::make_unique<ParameterStore>(device_, plan_.layout, groups_, plan_.parameters, streams_);
+  store_->load(options_.source == nullptr ? *source_ : *options_.source);
+  reducer_ = std::make_unique<GradientReducer>(device_, plan_.layout, plan_.buckets, groups_,
                                                plan_.gradients, streams_);
-  reporter_ = std::make_unique<StepReporter>(device, plan_.layout, part_);
-  optimizer_ = std::make_unique<ShardedOptimizer>(device, plan_.layout, part_, groups_, *store_,
+  reporter_ = std::make_unique<StepReporter>(device_, plan_.layout, part_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(device_, plan_.layout, part_, groups_, *store_,
                                                   setup_, plan_.optimizer, streams_);
 }
 
@@ -43,12 +62,29 @@ void ShardedModel::reserve_activations(std::int64_t bytes) {
   planned_ = true;
   activations_ = bytes;
   if (!plan_.gathers()) return;
-  passes_ = plan_passes(plan_, memory_.total() + bytes, device_.memory().budget());
+  const std::int64_t agreed = maximum(mesh_.group(Axis::zero), bytes);
+  passes_ = plan_passes(plan_, memory_.total() + agreed, budget_);
   if (mesh_.leads()) {
     for (const std::string& line : passes_.training.clipped) log_warning(line);
   }
   synchronize();  // the arena is exchanged
   store_->resize_arena(passes_.arena_elements());
+}
+
+void ShardedModel::add_activations(std::int64_t bytes) {
+  const std::int64_t budget = device_.memory().budget();
+  const std::int64_t gathered =
+      passes_.arena_elements() * static_cast<std::int64_t>(size_of(plan_.dtype()));
+  const std::int64_t room = budget - memory_.total() - gathered;
+  if (budget >= 0 && plan_.gathers() && bytes > room) {
+    throw OutOfMemory(
+        bytes, "device",
+        concat("a micro-batch of this shape needs ", format_bytes(bytes),
+               " for activations, and the gathers, planned for smaller ones, leave it ",
+               format_bytes(room), " of the device's budget of ", format_bytes(budget),
+               "; state the longest sequence when the engine is made, or raise the budget"));
+  }
+  activations_ = std::max(activations_, bytes);
 }
 
 void ShardedModel::require_block(const Op& op) const {
@@ -62,7 +98,7 @@ void ShardedModel::plan_late(Category category, std::int64_t& bytes) {
   if (bytes == 0) return;
   MemoryEstimate grown = memory_;
   grown[Tier::device][category] += bytes;
-  grown.require_within(device_.memory().budget(), device_.memory(Tier::pinned).budget());
+  grown.require_within(budget_, host_budget_);
   memory_ = grown;
   bytes = 0;
   if (planned_) reserve_activations(activations_);

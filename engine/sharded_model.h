@@ -64,6 +64,8 @@ struct StepOutcome {
 class ShardedModel final : public ParameterAccess {
  public:
   /// `blocks[b]`: the parameters block b uses. Collective. The referred objects must outlive this.
+  /// What it refuses it refuses on every rank, before parameters are read; a rank that fails later
+  /// fails the world.
   ShardedModel(const TrainSettings& settings, const std::vector<std::vector<ParameterSpec>>& blocks,
                const Mesh& mesh, Device& device, const ShardedModelOptions& options = {});
   ~ShardedModel() override;
@@ -75,9 +77,13 @@ class ShardedModel final : public ParameterAccess {
   /// way.
   void synchronize() { streams_.synchronize(); }
 
-  /// Plans the gathers of both passes within what the device's budget leaves beside activations of
-  /// `bytes`. Called by the first pass with 0 if not before; again when activations grow.
+  /// Plans the gathers of both passes within what the devices' budgets leave beside activations of
+  /// `bytes`: the smallest budget and the largest activations of all ranks. Called by the first
+  /// pass with 0 if not before. Collective, host-blocking.
   void reserve_activations(std::int64_t bytes);
+  /// Activations grow on this rank, and others need not hear of it: throws OutOfMemory when they do
+  /// not fit beside the gathers as they are planned.
+  void add_activations(std::int64_t bytes);
   /// The plan's memory with what calls have added to it: for micro-batches that the settings did
   /// not know of, for coalescing.
   const MemoryEstimate& memory() const { return memory_; }
@@ -128,6 +134,7 @@ class ShardedModel final : public ParameterAccess {
   ShardedOptimizer& optimizer() { return *optimizer_; }
 
  private:
+  void build();
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   StepOutcome decide(const UpdateInputs& inputs);
@@ -138,6 +145,7 @@ class ShardedModel final : public ParameterAccess {
   Device& device_;
   const Mesh& mesh_;
   ShardedModelOptions options_;
+  const std::unique_ptr<ParameterSource> source_;  ///< Where the options name none.
   OptimizerSetup setup_;
   const ZeroPlan plan_;
   MemoryEstimate memory_;
@@ -148,6 +156,8 @@ class ShardedModel final : public ParameterAccess {
   RunState state_;
   ZeroGroups groups_;
   ModelPart part_;
+  const std::int64_t budget_;  ///< The smallest of all ranks' devices; negative: none.
+  const std::int64_t host_budget_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<StepReporter> reporter_;

@@ -17,6 +17,7 @@
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"
 #include "zero3d/models/hf_folder.h"
+#include "zero3d/parallel/agree.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
@@ -60,14 +61,6 @@ std::string describe_binding(Communicator& world, const std::string& cpus) {
 
 GridDegrees grid(const ParallelDegrees& degrees) {
   return {degrees.dp, degrees.tp, degrees.pp, degrees.sp};
-}
-
-/// The largest value of all ranks.
-std::int64_t maximum(Communicator& world, std::int64_t value) {
-  std::int64_t result = value;
-  for (const std::string& text : world.exchange(std::to_string(value)))
-    result = std::max<std::int64_t>(result, std::stoll(text));
-  return result;
 }
 
 class RankRun {

@@ -56,7 +56,7 @@ View ParameterStore::whole_view(int unit) {
 void ParameterStore::load(const ParameterSource& source) {
   std::int64_t largest = 0;
   for (const Unit& unit : layout_.units()) largest = std::max(largest, unit.shard);
-  const Tensor staging(device_.memory(Tier::pinned), kNoStream, options_.dtype,
+  const Tensor staging(device_.memory(Tier::pinned), compute_, options_.dtype,
                        Shape{std::min(largest, kStagingElements)}, Category::gathered_parameters);
   for (int unit = 0; unit < layout_.unit_count(); ++unit) {
     const View target = shard(unit);

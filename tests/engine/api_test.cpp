@@ -170,7 +170,7 @@ TEST(Calls, BatchesOfTheWrongFormAreRefused) {
     MicroBatch bad{batch.view().tokens, shorter.view().targets};
     expect_error([&] { engine.forward(bad); }, "targets must be int32 [2, 8]");
     bad.targets = ConstView();
-    expect_error([&] { engine.forward(bad); }, "training needs targets");
+    expect_error([&] { engine.forward(bad); }, "a batch needs targets");
     bad.tokens = batch.view().tokens.flat(0, 5);
     expect_error([&] { engine.forward(bad); }, "tokens must be int32 [batch, sequence]");
     bad.tokens = ConstView();

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <future>
 #include <limits>
+#include <thread>
 
 #include "zero3d/core/text.h"
+#include "zero3d/parallel/comm/forwarding.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 #include "zero3d/tests/support/log_capture.h"
 #include "zero3d/tests/support/nano_model.h"
@@ -144,6 +146,75 @@ TEST(Faults, ARankReportsItsOwnFailureThoughItsGroupsEndedFirst) {
     });
     expect_all_end(endings, "a broken block");
     EXPECT_FALSE(endings[1].echo) << "stage " << stage;
+  }
+}
+
+/// Gathers once a peer has failed.
+class Hesitant final : public detail::ForwardingCommunicator {
+ public:
+  Hesitant(std::shared_ptr<Communicator> inner, std::shared_future<void> failed)
+      : ForwardingCommunicator(std::move(inner)), failed_(std::move(failed)) {}
+  void all_gather(Stream& stream, std::span<const GatherSegment> segments) override {
+    failed_.wait();
+    inner_->all_gather(stream, segments);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<Hesitant>(inner_->split(color, key), failed_);
+  }
+
+ private:
+  const std::shared_future<void> failed_;
+};
+
+/// What a rank's streams read from lives until their work has ended, also where a peer's failure
+/// ends the constructor first.
+TEST(Faults, APeerThatFailsWhileParametersAreLoadedLeavesNobodyReadingFreedMemory) {
+  class Broken final : public ParameterSource {
+   public:
+    void read(const ParameterSpec&, std::span<const GlobalRun>, const View&) const override {
+      throw std::runtime_error("a broken source");
+    }
+  };
+  const TrainSettings settings = settings_of(json_of(2), 2);
+  for (int round = 0; round < 3; ++round) {
+    std::promise<void> failure, gate;
+    const std::shared_future<void> failed = failure.get_future().share();
+    const std::shared_future<void> opened = gate.get_future().share();
+    std::thread later;
+    const std::vector<Ending> endings = endings_of(2, [&](Communicator& world) {
+      std::vector<ProbeBlockSpec> blocks =
+          probe_blocks({1500, 1500, 1500, 1500}, [](int, const ProbeClock&) { return 1.0f; });
+      for (ProbeBlockSpec& block : blocks) {
+        block.parameters[0].spec.initial = [opened](std::uint64_t seed, std::int64_t,
+                                                    std::int64_t count, float* values) {
+          opened.wait();
+          EXPECT_EQ(seed, ShardedModelOptions().seed);
+          std::fill_n(values, count, 1.0f);
+        };
+      }
+      const ProbeModule module(std::move(blocks));
+      const auto device = make_cpu_device({});
+      const std::shared_ptr<Communicator> inner(&world, [](Communicator*) {});
+      Hesitant hesitant(inner, failed);
+      const Mesh mesh(world.rank() == 0 ? static_cast<Communicator&>(hesitant) : world);
+      const Broken broken;
+      EngineOptions options;
+      if (world.rank() == 1) options.source = &broken;
+      try {
+        const Engine engine(settings, module, mesh, *device, options);
+      } catch (...) {
+        if (world.rank() == 1) {
+          failure.set_value();
+          later = std::thread([&] {  // by then rank 0 has left the constructor but for its streams
+            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            gate.set_value();
+          });
+        }
+        throw;
+      }
+    });
+    later.join();
+    expect_all_end(endings, "a broken source");
   }
 }
 
