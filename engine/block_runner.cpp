@@ -41,6 +41,39 @@ class BlockSpan {
   std::shared_ptr<std::int64_t> begin_;
 };
 
+std::int64_t elements(const Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; }
+
+/// One for each input; `inputs` are their elements.
+void require_gradients(const Block& block, const Values& gradients,
+                       const std::vector<std::int64_t>& inputs) {
+  if (gradients.size() != inputs.size()) {
+    throw_invalid(concat("block '", block.name(), "' returned ", gradients.size(),
+                         " gradients from backward_inputs for its ", inputs.size(),
+                         " inputs; return one for each, undefined for an input without one"));
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!gradients[i].defined() || gradients[i].numel() == inputs[i]) continue;
+    throw_invalid(concat("block '", block.name(), "' returned a gradient of ", gradients[i].numel(),
+                         " elements for its input ", i, ", which has ", inputs[i]));
+  }
+}
+
+/// Of the last block: a loss where it got targets, else logits.
+void require_outputs(const BatchInput& input, const Values& outputs) {
+  const bool one = outputs.size() == 1 && outputs[0].defined();
+  if (input.targets.defined()) {
+    if (one && outputs[0].dtype() == DType::f32 && outputs[0].numel() == 2) return;
+    throw_invalid(
+        "the module's last block must return one fp32 tensor of two elements, (sum of losses, "
+        "number of targets)");
+  }
+  if (one && outputs[0].shape().rank() == 2 && outputs[0].shape()[0] == input.tokens.numel())
+    return;
+  throw_invalid(
+      concat("without targets the module's last block must return one tensor of logits, [",
+             input.tokens.numel(), " tokens, vocabulary]"));
+}
+
 }  // namespace
 
 BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Device& device,
@@ -83,12 +116,14 @@ void BlockRunner::run(const Op& op) {
 
 Values BlockRunner::take_outputs(int micro_batch) {
   Values outputs = std::move(running_.at(micro_batch).values);
+  require_outputs(running_.at(micro_batch).input, outputs);
   running_.erase(micro_batch);
   return outputs;
 }
 
-BlockContext BlockRunner::context(const MicroBatchRun& run) const {
+BlockContext BlockRunner::context(const Op& op, const MicroBatchRun& run) const {
   BlockContext context;
+  context.block_ = blocks_[static_cast<std::size_t>(op.block)].get();
   context.stream_ = &compute_;
   context.memory_ = &device_.memory();
   context.dtype_ = options_.dtype;
@@ -119,33 +154,30 @@ void BlockRunner::load_batch(MicroBatchRun& run) {
 }
 
 void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
-  Saved saved;
-  BlockContext ctx = context(run);
+  Block& block = *blocks_[static_cast<std::size_t>(op.block)];
+  Kept kept;
+  for (const Tensor& value : run.values) kept.inputs.push_back(elements(value));
+  BlockContext ctx = context(op, run);
   ctx.saves_ = run.input.trains && op.block >= options_.backward_down_to;
   ctx.parameters_ = parameters_.acquire(op);
   {
     const BlockSpan span(compute_, options_.rank, op);
-    run.values =
-        blocks_[static_cast<std::size_t>(op.block)]->forward(ctx, std::move(run.values), saved);
+    run.values = block.forward(ctx, std::move(run.values), kept.saved);
   }
+  if (run.values.empty())
+    throw_invalid(concat("block '", block.name(), "' returned no values from forward"));
   parameters_.release(op);
   if (ctx.saves_) {
-    kept_[{op.block, op.micro_batch}].saved = std::move(saved);
+    kept_.insert_or_assign({op.block, op.micro_batch}, std::move(kept));
     ++run.kept;
   }
   if (run.input.trains && op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
 }
 
 void BlockRunner::finish_forward(MicroBatchRun& run) {
-  Values& outputs = run.values;
-  if (outputs.size() != 1 || !outputs[0].defined() || outputs[0].dtype() != DType::f32 ||
-      outputs[0].numel() != 2) {
-    throw_invalid(
-        "the module's last block must return one fp32 tensor of two elements, (sum of losses, "
-        "number of targets)");
-  }
-  run.loss = std::move(outputs[0]);
-  outputs.clear();
+  require_outputs(run.input, run.values);
+  run.loss = std::move(run.values[0]);
+  run.values.clear();
   last_loss_ = Readback(compute_, run.loss);
 }
 
@@ -163,7 +195,7 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
   Block& block = *blocks_[static_cast<std::size_t>(op.block)];
   const std::vector<bool>& adds = adds_gradient_[static_cast<std::size_t>(op.block)];
   Kept& kept = kept_.at({op.block, op.micro_batch});
-  BlockContext ctx = context(run);
+  BlockContext ctx = context(op, run);
   ctx.parameters_ = parameters_.acquire(op);
   ctx.wants_input_gradient_ = op.block > options_.backward_down_to;
   const std::vector<GradientTarget> targets = parameters_.gradients(op);
@@ -183,8 +215,10 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
   }
   {
     const BlockSpan span(compute_, options_.rank, op);
-    if (begins_gradients(op.kind))
+    if (begins_gradients(op.kind)) {
       run.gradients = block.backward_inputs(ctx, std::move(run.gradients), kept.saved);
+      if (ctx.wants_input_gradient_) require_gradients(block, run.gradients, kept.inputs);
+    }
     if (ends_gradients(op.kind)) block.backward_weights(ctx, kept.saved);
   }
   kept.written = std::move(ctx.written_);

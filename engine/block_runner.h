@@ -55,12 +55,13 @@ class BlockRunner {
     bool in_backward = false;
   };
   struct Kept {
+    std::vector<std::int64_t> inputs;  ///< Elements of each; undefined ones have none.
     Saved saved;
     std::vector<bool> written;   ///< Gradients that the block has taken to write.
     std::vector<Tensor> to_add;  ///< Second gradients of tied parameters, by parameter.
   };
 
-  BlockContext context(const MicroBatchRun& run) const;
+  BlockContext context(const Op& op, const MicroBatchRun& run) const;
   void load_batch(MicroBatchRun& run);
   void forward(const Op& op, MicroBatchRun& run);
   void finish_forward(MicroBatchRun& run);

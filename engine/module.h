@@ -90,24 +90,29 @@ class BlockContext {
 
   /// The i-th declared parameter in dtype(), not sharded: of its declared shape, or what tensor
   /// parallelism leaves of that here, padded (Placement::stored).
-  ConstView parameter(std::size_t index) const { return parameters_[index]; }
+  ConstView parameter(std::size_t index) const {
+    require_declared(index);
+    return parameters_[index];
+  }
   /// Whether the i-th parameter has a gradient, to ask before the work for it is done; false when
   /// it is frozen.
   bool trains(std::size_t index) const {
-    ZERO3D_CHECK(index < trains_.size(), "asked outside of backward whether a parameter trains");
+    require_backward(index);
     return trains_[index];
   }
   /// Where the i-th parameter's gradient goes, in its shape and dtype(); undefined when it is
   /// frozen. Who takes it writes all of it, in the same call. A gradient that nobody takes is zero:
   /// the parameter took no part. Only in backward, as trains().
   View write_gradient(std::size_t index) const {
-    ZERO3D_CHECK(!trains(index) || gradients_[index].defined(),
-                 "a gradient written in backward_inputs though declared gradient_in_weights");
+    if (trains(index) && !gradients_[index].defined()) throw_early(index);
     written_[index] = true;
     return gradients_[index];
   }
   /// Only for parameters that declared adds_gradient: add to the gradient rather than write it.
-  bool accumulate_gradient(std::size_t index) const { return accumulate_[index]; }
+  bool accumulate_gradient(std::size_t index) const {
+    require_backward(index);
+    return accumulate_[index];
+  }
   /// Nothing enqueued will run, and memory has no bytes: for blocks that hand their work to other
   /// code, which then must not run either. What is allocated is planned for.
   bool is_dry_run() const { return dry_run_; }
@@ -116,6 +121,19 @@ class BlockContext {
 
  protected:
   friend class BlockRunner;
+  void require_declared(std::size_t index) const {
+    if (index >= parameters_.size()) throw_undeclared(index);
+  }
+  void require_backward(std::size_t index) const {
+    require_declared(index);
+    if (index >= trains_.size()) throw_not_backward(index);
+  }
+  // Error(kInvalid), by the block's name.
+  [[noreturn]] void throw_undeclared(std::size_t index) const;
+  [[noreturn]] void throw_not_backward(std::size_t index) const;
+  [[noreturn]] void throw_early(std::size_t index) const;
+
+  const class Block* block_ = nullptr;  ///< Whose context it is.
   Stream* stream_ = nullptr;
   TrackingResource* memory_ = nullptr;
   DType dtype_ = DType::f32;
@@ -145,10 +163,11 @@ class Block {
   /// generation); the last gives {loss fp32 [2] = (sum, count)} when it got targets, else {logits
   /// [B*T, V]}.
   virtual Values forward(BlockContext& context, Values inputs, Saved& saved) = 0;
-  /// Gradients of the inputs from gradients of the outputs (the last block's is fp32 [1]: of the
-  /// mean loss). Undefined tensors stand for inputs without one. May write weight gradients that
-  /// are at hand, but of parameters declared gradient_in_weights; keeps in `saved`, and nowhere
-  /// else, what backward_weights needs.
+  /// Gradients of the inputs, one for each, from gradients of the outputs (the last block's is fp32
+  /// [1]: of the mean loss). Undefined tensors stand for inputs without one; where
+  /// context.wants_input_gradient() is false, what is returned is not looked at. May write weight
+  /// gradients that are at hand, but of parameters declared gradient_in_weights; keeps in `saved`,
+  /// and nowhere else, what backward_weights needs.
   virtual Values backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) = 0;
   /// The remaining weight gradients. Called once: right after backward_inputs or, in a schedule
   /// that splits backward, after other blocks and micro-batches.

@@ -1,4 +1,4 @@
-// What the engine refuses of its callers: before any work begins, so
+// What the engine refuses of its callers and of their blocks: by name, before any work begins, so
 // that no rank has failed and the run goes on.
 #include <gtest/gtest.h>
 
@@ -78,6 +78,101 @@ TEST(Refusal, OfABatchThatDoesNotFitBesideTheGathersIsNoFailure) {
     EXPECT_EQ(engine.global_steps(), 2);
   };
   run_engine(json_of(3), options);
+}
+
+/// A middle block that does one thing wrong.
+enum class Fault {
+  none,
+  too_few_values,
+  too_few_gradients,
+  gradient_of_another_size,
+  unknown_parameter,
+  unknown_gradient,
+  gradient_in_forward
+};
+
+class Careless final : public Block {
+ public:
+  Careless(std::string name, Fault fault, bool last)
+      : name_(std::move(name)), fault_(fault), last_(last) {}
+  std::string name() const override { return name_; }
+  std::vector<ParameterSpec> parameters() const override {
+    return {probe_parameter(name_ + ".a", Shape{3}, {}).spec,
+            probe_parameter(name_ + ".b", Shape{3}, {}).spec};
+  }
+  Values forward(BlockContext& context, Values, Saved&) override {
+    if (fault_ == Fault::unknown_parameter) context.parameter(99);
+    if (fault_ == Fault::gradient_in_forward) context.write_gradient(1);
+    Values outputs;
+    if (fault_ == Fault::too_few_values) return outputs;
+    for (int i = 0; i < (last_ ? 1 : 2); ++i) {
+      outputs.push_back(context.allocate(DType::f32, Shape{2}));
+      context.stream().device().fill_zero(context.stream(), outputs.back());
+    }
+    return outputs;
+  }
+  Values backward_inputs(BlockContext& context, Values gradients, Saved&) override {
+    if (gradients.size() != (last_ ? 1u : 2u)) ADD_FAILURE() << "the fault came through";
+    if (fault_ == Fault::unknown_gradient) context.write_gradient(99);
+    Values inputs(fault_ == Fault::too_few_gradients ? 1 : 2);
+    inputs[0] =
+        context.allocate(DType::f32, Shape{fault_ == Fault::gradient_of_another_size ? 5 : 2});
+    return inputs;
+  }
+  void backward_weights(BlockContext&, Saved&) override {}
+
+ private:
+  std::string name_;
+  Fault fault_;
+  bool last_;
+};
+
+class CarelessModule final : public Module {
+ public:
+  explicit CarelessModule(Fault fault) {
+    blocks_.push_back(std::make_unique<Careless>("first", Fault::none, false));
+    blocks_.push_back(std::make_unique<Careless>("middle", fault, false));
+    blocks_.push_back(std::make_unique<Careless>("end", Fault::none, true));
+  }
+  const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+TEST(Refusal, OfABlocksFaultNamesTheBlockBeforeTheNextOneMeetsIt) {
+  const std::pair<Fault, std::string> cases[] = {
+      {Fault::none, ""},
+      {Fault::too_few_values, "block 'middle' returned no values from forward"},
+      {Fault::too_few_gradients,
+       "block 'middle' returned 1 gradients from backward_inputs for its 2"},
+      {Fault::gradient_of_another_size,
+       "block 'middle' returned a gradient of 5 elements for its input 0, which has 2"},
+      {Fault::unknown_parameter, "block 'middle' asks for parameter 99 but declares 2"},
+      {Fault::unknown_gradient, "block 'middle' asks for parameter 99 but declares 2"},
+      {Fault::gradient_in_forward,
+       "block 'middle' asks in forward about the gradient of parameter 1"}};
+  for (const auto& [fault, message] : cases) {
+    for (const bool at_start : {true, false}) {
+      SCOPED_TRACE(concat(message, at_start ? ", at start" : ", at the first batch"));
+      run_ranks(2, [&, fault = fault, message = message](Communicator& world) {
+        const CarelessModule module(fault);
+        const auto device = make_cpu_device({});
+        const Mesh mesh(world);
+        const auto train = [&] {
+          EngineOptions options;
+          if (at_start) options.sequence_length = 1;
+          Engine engine(settings_of(json_of(2), 2), module, mesh, *device, options);
+          const TokenBatch batch(2, 1);
+          const MicroBatch view = batch.view();
+          engine.train_batch({&view, 1});
+        };
+        if (fault == Fault::none) return train();
+        expect_refused(train, message);
+        world.check();
+      });
+    }
+  }
 }
 
 }  // namespace
