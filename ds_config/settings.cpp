@@ -96,6 +96,7 @@ TrainSettings train_settings(const Config& config) {
   settings.micro_batch = config.integer("train_micro_batch_size_per_gpu");
   settings.accumulation = config.integer("gradient_accumulation_steps");
   settings.managed_accumulation = config.flag("managed_gradient_accumulation");
+  settings.dp = config.degrees.dp;
   settings.tp = config.degrees.tp;
   settings.pp = config.degrees.pp;
   settings.sp = config.degrees.sp;

@@ -87,6 +87,7 @@ std::string describe(const TrainSettings& settings) {
   out.add("micro-batch", settings.micro_batch);
   out.add("accumulation", settings.accumulation);
   out.add("managed accumulation", settings.managed_accumulation);
+  out.add("data parallel degree", settings.dp);
   out.add("tensor parallel degree", settings.tp);
   out.add("pipeline stages", settings.pp);
   out.add("sequence parallel degree", settings.sp);

@@ -60,6 +60,7 @@ struct TrainSettings {
   std::int64_t micro_batch = 1;      ///< Rows of a rank's micro-batch.
   std::int64_t accumulation = 1;     ///< Micro-batches of a step.
   bool managed_accumulation = true;  ///< Off: every Engine::step() ends a window.
+  int dp = 0;  ///< Replicas that the batch sizes were worked out for; 0: any number.
   // Degrees of model parallelism; the rest of the ranks are replicas.
   int tp = 1;  ///< Ranks that share every layer.
   int pp = 1;  ///< Stages of a pipeline.

@@ -2,10 +2,27 @@
 
 #include <algorithm>
 
+#include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
 namespace {
+
+void require_degree(const Mesh& mesh, Axis axis, int wanted) {
+  if (mesh.size(axis) == wanted) return;
+  throw ConfigError(
+      "", concat("the settings are for ", name_of(axis), " ", wanted, ", and the ",
+                 mesh.world().size(), " ranks of the run have ", name_of(axis), " ",
+                 mesh.size(axis), "; load the configuration for these ranks, or start others"));
+}
+
+/// Settings for other ranks have batch sizes and shards that are not those of this run.
+void require_mesh_of(const TrainSettings& settings, const Mesh& mesh) {
+  if (settings.dp > 0) require_degree(mesh, Axis::dp, settings.dp);
+  require_degree(mesh, Axis::tp, settings.tp);
+  require_degree(mesh, Axis::pp, settings.pp);
+  require_degree(mesh, Axis::sp, settings.sp);
+}
 
 ZeroGroupSizes group_sizes(const ShardingSettings& sharding, int ranks) {
   ZeroGroupSizes sizes;
@@ -82,6 +99,7 @@ std::vector<Op> training_ops(const StageBlocks& stage, int micro_batches,
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                    const PlanOptions& options) {
+  require_mesh_of(settings, mesh);
   const ShardingSettings& sharding = settings.sharding;
   const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
   ZeroPlan plan{.groups = groups,

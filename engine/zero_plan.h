@@ -57,7 +57,7 @@ struct ZeroPlan {
   std::string precision_line() const;
 };
 
-/// `blocks[b]`: the parameters block b uses.
+/// `blocks[b]`: the parameters block b uses. Throws ConfigError for settings of another mesh.
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                    const PlanOptions& options);

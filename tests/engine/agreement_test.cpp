@@ -1,5 +1,5 @@
 // What ranks agree on before they plan: they gather in one order though their budgets or their
-// batches differ.
+// batches differ, and what was worked out for other ranks is refused.
 #include <gtest/gtest.h>
 
 #include "zero3d/core/text.h"
@@ -72,6 +72,30 @@ TEST(Agreement, OfRanksWithDifferentBatchesAllPlanForTheLargest) {
   for (const Outcome& outcome : mixed) {
     EXPECT_LE(outcome.peak, budget);
     EXPECT_EQ(outcome.arena, clipped[0].arena);
+  }
+}
+
+TEST(Agreement, SettingsForOtherRanksAreRefused) {
+  for (const int ranks : {1, 3}) {
+    TrainSettings settings = settings_of(kJson, 2);
+    const auto start = [&](const char* part) {
+      run_ranks(ranks, [&](Communicator& world) {
+        const auto module = build_model(nano_gpt2(true));
+        const auto device = make_cpu_device({});
+        const Mesh mesh(world);
+        try {
+          Engine engine(settings, *module, mesh, *device);
+          ADD_FAILURE() << "trains on " << ranks << " ranks";
+        } catch (const ConfigError& error) {
+          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        }
+        world.check();  // refused, not failed
+      });
+    };
+    start("the settings are for dp 2, and the");
+    settings.dp = ranks;
+    settings.tp = 2;
+    start("the settings are for tp 2, and the");
   }
 }
 

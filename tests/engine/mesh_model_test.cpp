@@ -87,13 +87,14 @@ void merge(const LayoutParameter& parameter, const ConstView& global, Trained& t
 }
 
 Trained train(const std::string& optimizer, int stage, const GridDegrees& degrees) {
-  const TrainSettings settings = settings_of(
+  TrainSettings settings = settings_of(
       concat(R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
                  "gradient_clipping": 1.0, "optimizer": )",
              optimizer, R"(, "zero_optimization": {"stage3_param_persistence_threshold": 800,
                  "stage": )",
              stage, "}}"),
       degrees.dp);
+  settings.tp = degrees.tp;
   Trained trained;
   std::mutex mutex;
   run_ranks(degrees.dp * degrees.tp, [&](Communicator& world) {
