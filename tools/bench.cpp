@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "command.h"
+#include "option_checks.h"
 
 namespace zero3d::tools {
 namespace {
@@ -19,13 +20,13 @@ void add_bench_adam(CLI::App& bench) {
       ->delimiter(',');
   command->add_option("--threads", options->threads, "Numbers of threads")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(int_number(1));
   command->add_option("--gradient", options->gradient, "fp32, bf16 or fp16");
   command->add_option("--copy", options->copy,
                       "dtype of the parameter copy written in the same pass, or none");
   command->add_option("--isa", options->isa, "scalar, avx2, avx512, ...; default: the fastest");
   command->add_option("--repeats", options->repeats, "Interleaved runs of each")
-      ->check(CLI::PositiveNumber);
+      ->check(int_number(1));
   command->add_flag("--print-times", options->print_times, "Also every run's time, for scripts");
   command->callback([options] { bench_adam(*options); });
 }
@@ -34,15 +35,15 @@ void add_bench_muon(CLI::App& bench) {
   CLI::App* command =
       bench.add_subcommand("muon", "Muon's orthogonalisation beside its matrix products alone");
   auto options = std::make_shared<MuonBenchOptions>();
-  command->add_option("--rows", options->rows, "Rows of the matrix")->check(CLI::PositiveNumber);
-  command->add_option("--columns", options->columns, "Columns")->check(CLI::PositiveNumber);
+  command->add_option("--rows", options->rows, "Rows of the matrix")->check(whole_number(1));
+  command->add_option("--columns", options->columns, "Columns")->check(whole_number(1));
   command->add_option("--threads", options->threads, "Numbers of threads")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(int_number(1));
   command->add_option("--method", options->method, "gram or standard")
       ->check(CLI::IsMember({"gram", "standard"}));
   command->add_option("--repeats", options->repeats, "Interleaved runs of each")
-      ->check(CLI::PositiveNumber);
+      ->check(int_number(1));
   command->callback([options] { bench_muon(*options); });
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "command.h"
+#include "option_checks.h"
 #include "validate.h"
 #include "zero3d/ds_config/docs.h"
 #include "zero3d/ds_config/model_size.h"
@@ -31,24 +32,23 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
   LoadOptions& load = options.load;
   AutoValues& autos = load.autos;
   command.add_option("--tp", load.tp, "Tensor-parallel degree, over the file's")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--pp", load.pp, "Pipeline stages, over the file's")
-      ->check(CLI::PositiveNumber);
+      ->check(int_number(1));
+  command.add_option("--pp", load.pp, "Pipeline stages, over the file's")->check(int_number(1));
   command.add_flag("--strict", load.strict, "Unknown top-level keys are errors");
   const auto add = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->group(kAutoGroup);
   };
-  add("--lr", autos.lr, "Learning rate");
-  add("--weight-decay", autos.weight_decay, "Weight decay");
-  add("--betas", options.betas, "B1,B2")->delimiter(',')->expected(2);
-  add("--eps", autos.eps, "Epsilon of the optimizer");
-  add("--warmup-steps", autos.warmup_steps, "Steps of the warm-up");
+  add("--lr", autos.lr, "Learning rate")->check(real_number());
+  add("--weight-decay", autos.weight_decay, "Weight decay")->check(real_number());
+  add("--betas", options.betas, "B1,B2")->check(real_number())->delimiter(',')->expected(2);
+  add("--eps", autos.eps, "Epsilon of the optimizer")->check(real_number());
+  add("--warmup-steps", autos.warmup_steps, "Steps of the warm-up")->check(whole_number(0));
   add("--micro-batch", autos.micro_batch, "Samples a rank computes at a time")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
   add("--accumulation", autos.accumulation, "Micro-batches added up before a step")
-      ->check(CLI::PositiveNumber);
-  add("--global-batch", autos.global_batch, "Samples of one step")->check(CLI::PositiveNumber);
-  add("--max-grad-norm", autos.max_grad_norm, "Gradient clipping");
+      ->check(whole_number(1));
+  add("--global-batch", autos.global_batch, "Samples of one step")->check(whole_number(1));
+  add("--max-grad-norm", autos.max_grad_norm, "Gradient clipping")->check(real_number());
   add("--precision", autos.precision, "fp32, fp16 or bf16")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
 }
@@ -56,15 +56,17 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   AutoValues& autos = options.load.autos;
   command.add_option("--ranks", options.load.ranks, "World size: ranks = dp x tp x pp")
-      ->check(CLI::PositiveNumber)
+      ->check(int_number(1))
       ->capture_default_str();
   add_loading_options(command, options);
   command.add_option("--model", options.model, "Model folder: its hidden size sets bucket sizes")
       ->group(kAutoGroup);
   command.add_option("--hidden-size", autos.hidden_size, "Hidden size of the model")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->check(whole_number(1, std::uint64_t{1} << 30))
       ->group(kAutoGroup);
-  command.add_option("--steps", autos.steps, "Steps of the run")->group(kAutoGroup);
+  command.add_option("--steps", autos.steps, "Steps of the run")
+      ->check(whole_number(1))
+      ->group(kAutoGroup);
 }
 
 void add_validate(CLI::App& app) {

@@ -3,6 +3,7 @@
 
 #include "command.h"
 #include "config_options.h"
+#include "option_checks.h"
 #include "train_launch.h"
 #include "train_options.h"
 
@@ -10,6 +11,9 @@ namespace zero3d::tools {
 namespace {
 
 constexpr const char* kModelAndData = "Model and data";
+constexpr std::uint64_t kLongestSequence = std::uint64_t{1}
+                                           << 31;  // as many positions as a model has
+
 constexpr const char* kRun = "Run";
 constexpr const char* kParameters = "Parameters, by regular expressions found in their names";
 constexpr const char* kOutputs = "Outputs";
@@ -36,29 +40,27 @@ void add_model_and_data(CLI::App& command, TrainRequest& request) {
       ->capture_default_str();
   add("--seq-len", request.sequence_length, "N",
       "Tokens of a sample; default: what the model takes, at most 1024")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(whole_number(1, kLongestSequence));
   CLI::Option* eval_data = add("--eval-data", request.eval_data, "PATH",
                                "Evaluation data, one or more files in the format of --data");
   add("--eval-interval", request.eval_interval, "N",
       "Evaluate every so many steps; default: at the end")
       ->needs(eval_data)
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(whole_number(1));
 }
 
 void add_run(CLI::App& command, TrainRequest& request) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
     return command.add_option(name, value, help)->group(kRun)->type_name(type);
   };
-  add("--steps", request.steps, "N", "Optimizer steps")
-      ->required()
-      ->check(CLI::PositiveNumber.description(""));
+  add("--steps", request.steps, "N", "Optimizer steps")->required()->check(whole_number(1));
   add("--ranks", request.ranks, "N",
       "Ranks, as threads of this process (under mpirun the launcher decides)")
-      ->check(CLI::Range(1, 4096).description(""))
+      ->check(int_number(1, 4096))
       ->capture_default_str();
   add("--threads", request.threads, "N",
       "Threads of each rank; default: the cores it may use over the ranks")
-      ->check(CLI::Range(1, 4096).description(""));
+      ->check(int_number(1, 4096));
   command
       .add_flag("--no-bind", request.no_bind,
                 "Let the threads of all ranks run on any core, not each rank on its own")
@@ -68,10 +70,11 @@ void add_run(CLI::App& command, TrainRequest& request) {
   add("--host-memory", request.host_memory, "SIZE",
       "Budget of each rank's host memory, pinned and pageable together");
   add("--seed", request.seed, "N", "Of initial weights, dropout, shuffling and sampling")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   add("--max-skipped-steps", request.max_skipped_steps, "N",
       "End the run after this many skipped steps in a row")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(int_number(1))
       ->capture_default_str();
   command
       .add_flag("--allow-unsupported", request.allow_unsupported,
@@ -99,10 +102,10 @@ void add_outputs(CLI::App& command, TrainRequest& request) {
   add("--generate", request.generate, "TEXT",
       "A continuation of this text, from the trained model of bytes");
   add("--generate-tokens", request.generate_tokens, "N", "Tokens to sample")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(whole_number(0))
       ->capture_default_str();
   add("--temperature", request.temperature, "X", "Of the sampling; 0 takes the most likely token")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(real_number(0))
       ->capture_default_str();
   add("--trace", request.trace, "FILE",
       "A Chrome trace of all streams of all ranks (open in ui.perfetto.dev)");

@@ -202,6 +202,21 @@ class Options(Refusal):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("--steps", result.stderr)
 
+    def test_numbers_out_of_their_range(self):
+        for option, value in (("temperature", "nan"), ("temperature", "inf"), ("temperature", "-1"), ("seed", "-1"), ("seed", 2 ** 64),
+                              ("seed", "1.5"), ("steps", "0"), ("steps", 2 ** 63), ("steps", "1e3"), ("steps", "010"), ("ranks", 4097), ("threads", "0"),
+                              ("seq_len", 2 ** 63 - 1), ("seq_len", 2 ** 31 + 1), ("max_skipped_steps", 2 ** 31), ("tp", "0"),
+                              ("generate_tokens", "-1"), ("lr", "nan"), ("eps", "inf"), ("betas", "0.9,nan"), ("micro_batch", "0"),
+                              ("warmup_steps", "-5"), ("ranks", "x" * 1000)):
+            with self.subTest(option, value=value):
+                result = self.run_command(self.train_arguments(**{option: value}))
+                self.assertEqual(result.returncode, 2, result.stdout)
+                self.assertRegex(result.stderr, f"^--{option.replace('_', '-')}: expected a (whole )?number( .*)?, found ")
+                self.assertLess(len(result.stderr), 250)
+
+    def test_a_seed_of_64_bits(self):
+        self.train(seed=2 ** 64 - 1)
+
     def test_a_sequence_longer_than_the_model(self):
         self.refuse("--seq-len 65", "64 positions", model="gpt2-tiny", seq_len=65)
         self.train(model="gpt2-tiny", seq_len=64)
