@@ -20,6 +20,12 @@ add_library(zero3d_hwy INTERFACE)
 target_include_directories(zero3d_hwy SYSTEM INTERFACE "${ZERO3D_HWY_INCLUDE}")
 target_link_libraries(zero3d_hwy INTERFACE "${ZERO3D_HWY_LIBRARY}")
 
+find_library(ZERO3D_RE2_LIBRARY re2 REQUIRED)
+find_path(ZERO3D_RE2_INCLUDE re2/re2.h REQUIRED)
+add_library(zero3d_re2 INTERFACE)
+target_include_directories(zero3d_re2 SYSTEM INTERFACE "${ZERO3D_RE2_INCLUDE}")
+target_link_libraries(zero3d_re2 INTERFACE "${ZERO3D_RE2_LIBRARY}")
+
 if(ZERO3D_WITH_MPI)
   find_package(MPI REQUIRED COMPONENTS CXX)
 endif()

@@ -19,6 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format's bytes are little-endian");
 
 constexpr std::size_t kChunkBytes = 1u << 18;
+constexpr std::size_t kMaxUnreadable = 8;  // an index may name a million files that are not there
 
 std::string read_header(const InputFile& file) {
   if (file.bytes() < 8) {
@@ -170,7 +171,9 @@ void SafetensorsFolder::open_shards(const std::string& index_path) {
     } catch (const IoError& error) {
       problems.add(error.what());
       unreadable.insert(name);
-      continue;
+      if (unreadable.size() < kMaxUnreadable) continue;
+      problems.add("the files after these were not looked at");
+      break;
     }
     for (const SafetensorsEntry& entry : files_.back()->tensors()) {
       const auto [it, fresh] = found.emplace(entry.name, name);
@@ -180,6 +183,7 @@ void SafetensorsFolder::open_shards(const std::string& index_path) {
       }
     }
   }
+  if (unreadable.size() == kMaxUnreadable) problems.throw_if_any(path_, "damaged model folder");
   for (const auto& [tensor, file] : weight_map) {
     const auto it = found.find(tensor);
     if (it != found.end() && it->second != file) {

@@ -69,7 +69,8 @@ class SafetensorsFolder {
     const SafetensorsFile* file;
   };
 
-  /// Throws one IoError with every problem of the folder: no weights, a damaged or missing shard,
+  /// Throws one IoError with every problem of the folder (up to the eighth file that is not
+  /// readable): no weights, a damaged or missing shard,
   /// an index that names files outside the folder, a tensor that is in several shards, in none, or
   /// in another than the index says.
   explicit SafetensorsFolder(std::string path);

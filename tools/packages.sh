@@ -3,7 +3,7 @@
 # says what to install and stops. Usage: tools/packages.sh [build|test|demo|fuzz]...
 set -eu
 
-build="g++ cmake ninja-build libdnnl-dev libhwy-dev libtbb-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev
+build="g++ cmake ninja-build libdnnl-dev libhwy-dev libtbb-dev libre2-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev
   libopenmpi-dev openmpi-bin"
 test="libgtest-dev libbenchmark-dev python3"
 demo="bible-kjv"

@@ -15,7 +15,7 @@ constexpr std::uint64_t kLongestSequence = std::uint64_t{1}
                                            << 31;  // as many positions as a model has
 
 constexpr const char* kRun = "Run";
-constexpr const char* kParameters = "Parameters, by regular expressions found in their names";
+constexpr const char* kParameters = "Parameters, by regular expressions (RE2) found in their names";
 constexpr const char* kOutputs = "Outputs";
 constexpr const char* kDebugging = "Debugging";
 

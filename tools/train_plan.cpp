@@ -1,11 +1,11 @@
 #include "train_plan.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <utility>
 
 #include "zero3d/core/log.h"
@@ -23,16 +23,6 @@ constexpr std::int64_t kDefaultSequence = 1024;
 
 std::string resolved_config_path(const TrainRequest& request) {
   return request.metrics + ".ds_config.json";
-}
-
-void require_patterns(const char* option, const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    try {
-      const std::regex compiled(pattern);
-    } catch (const std::regex_error& error) {
-      throw_invalid(concat(option, " '", pattern, "' is no regular expression: ", error.what()));
-    }
-  }
 }
 
 std::vector<ParameterSpec> parameters_of(const ModelConfig& model) {
@@ -117,22 +107,17 @@ void require_outputs_apart(const TrainRequest& request) {
   claim("--export", request.export_folder);
 }
 
-/// A pattern that finds no parameter is a slip; what it was to freeze would be trained.
-void require_matches(const char* option, const std::vector<std::string>& patterns,
-                     const ModelConfig& model) {
-  if (patterns.empty()) return;
-  const std::vector<ParameterSpec> parameters = parameters_of(model);
-  for (const std::string& pattern : patterns) {
-    const std::regex compiled(pattern);
-    const bool found = std::any_of(
-        parameters.begin(), parameters.end(),
-        [&](const ParameterSpec& spec) { return std::regex_search(spec.name, compiled); });
-    if (!found) {
-      throw_invalid(concat(option, " '", pattern,
-                           "' finds no parameter of the model; names are like ",
-                           parameters.back().name));
-    }
-  }
+void open_patterns(TrainPlan& plan) {
+  plan.freeze = NamePatterns("--freeze", plan.request.freeze);
+  plan.no_decay = NamePatterns("--no-decay", plan.request.no_decay);
+}
+
+void require_patterns_found(const TrainPlan& plan) {
+  if (plan.request.freeze.empty() && plan.request.no_decay.empty()) return;
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : parameters_of(plan.model)) names.push_back(spec.name);
+  plan.freeze.require_found(names);
+  plan.no_decay.require_found(names);
 }
 
 /// What is written at the end of a run must not fail only then.
@@ -148,6 +133,28 @@ void open_outputs(TrainPlan& plan) {
   if (plan.metrics != nullptr && plan.metrics->is_regular())
     write_text_file(resolved_config_path(request),
                     loadable_json(plan.loaded.config).dump(2) + "\n");
+}
+
+/// A larger one would hold samples twice.
+void require_micro_batch(const TrainPlan& plan) {
+  const std::int64_t rows = plan.loaded.config.integer("train_micro_batch_size_per_gpu");
+  const std::int64_t samples = plan.data->samples();
+  if (rows <= samples) return;
+  throw_invalid(concat("train_micro_batch_size_per_gpu is ", rows, ", and --data has ", samples,
+                       " samples of ", plan.sequence_length,
+                       " tokens; make it smaller, give more data or a shorter --seq-len"));
+}
+
+/// The export and MPI open files at the end of a run, which must not fail only then.
+void require_descriptors() {
+  constexpr std::size_t kNeeded = 16;
+  std::vector<Descriptor> held;
+  while (held.size() < kNeeded) {
+    held.emplace_back(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0));
+    if (held.back()) continue;
+    throw_invalid(concat("a run needs ", kNeeded, " files beside those it has open now, and only ",
+                         held.size() - 1, " can be opened; raise the limit (ulimit -n)"));
+  }
 }
 
 void set_sequence_length(TrainPlan& plan) {
@@ -188,14 +195,12 @@ std::string joined(const std::vector<std::string>& parts) {
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share) {
   TrainPlan plan;
   plan.request = request;
-  require_patterns("--freeze", request.freeze);
-  require_patterns("--no-decay", request.no_decay);
+  open_patterns(plan);
   require_outputs_apart(request);
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
   if (!request.host_memory.empty()) plan.host_memory = parse_bytes(request.host_memory);
   open_model(plan);
-  require_matches("--freeze", request.freeze, plan.model);
-  require_matches("--no-decay", request.no_decay, plan.model);
+  require_patterns_found(plan);
   if (!request.generate.empty() && plan.model.vocab_size < 256)
     throw_invalid(concat("--generate needs a model of bytes: a vocabulary of at least 256, not ",
                          plan.model.vocab_size));
@@ -203,11 +208,13 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   check_config(plan, leads);
   set_sequence_length(plan);
   plan.data = open_data(plan, request.data);
+  require_micro_batch(plan);
   if (!request.eval_data.empty()) plan.eval_data = open_data(plan, request.eval_data);
   plan.allowed_cpus = read_allowed_cpus();
   plan.threads =
       request.threads > 0 ? request.threads : std::max(1, plan.allowed_cpus.count() / share.count);
   if (leads) open_outputs(plan);
+  require_descriptors();
   plan.resident_bytes = resident_bytes();
   return plan;
 }

@@ -8,6 +8,7 @@
 
 #include "cpu_binding.h"
 #include "metrics_file.h"
+#include "name_patterns.h"
 #include "train_options.h"
 #include "zero3d/core/output_file.h"
 #include "zero3d/data/dataset.h"
@@ -21,6 +22,8 @@ struct TrainPlan {
   TrainRequest request;
   LoadResult loaded;
   ModelConfig model;
+  NamePatterns freeze{"--freeze", {}};
+  NamePatterns no_decay{"--no-decay", {}};
   std::unique_ptr<ParameterSource> weights;  ///< Null: draw them.
   std::unique_ptr<Dataset> data;
   std::unique_ptr<Dataset> eval_data;

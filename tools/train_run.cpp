@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <regex>
 
 #include "progress.h"
 #include "zero3d/core/log.h"
@@ -24,6 +23,8 @@ namespace zero3d::tools {
 namespace {
 
 constexpr std::int64_t kEvalMicroBatches = 16;  // per rank and evaluation
+/// Micro-batches that the host may enqueue before it waits for one: what is enqueued takes memory.
+constexpr std::int64_t kRunAhead = 32;
 /// Stacks, kernels' scratch and generated code of a rank, outside its device.
 constexpr std::int64_t kRankOverhead = std::int64_t{8} << 20;
 
@@ -36,15 +37,10 @@ MicroBatch view_of(const Batch& batch) {
 }
 
 /// Freezing and weight decay by name, as the command line asks.
-std::function<void(ParameterSpec&)> adjustments(const TrainRequest& request) {
-  std::vector<std::regex> freeze(request.freeze.begin(), request.freeze.end());
-  std::vector<std::regex> no_decay(request.no_decay.begin(), request.no_decay.end());
-  return [freeze, no_decay](ParameterSpec& spec) {
-    const auto matches = [&](const std::regex& pattern) {
-      return std::regex_search(spec.name, pattern);
-    };
-    if (std::any_of(freeze.begin(), freeze.end(), matches)) spec.frozen = true;
-    spec.decay = std::none_of(no_decay.begin(), no_decay.end(), matches);
+std::function<void(ParameterSpec&)> adjustments(const TrainPlan& plan) {
+  return [&plan](ParameterSpec& spec) {
+    if (plan.freeze.find_in(spec.name)) spec.frozen = true;
+    spec.decay = !plan.no_decay.find_in(spec.name);
   };
 }
 
@@ -81,7 +77,7 @@ class RankRun {
     EngineOptions engine;
     engine.source = plan.weights.get();
     engine.seed = request_.seed;
-    engine.adjust = adjustments(request_);
+    engine.adjust = adjustments(plan);
     engine.sequence_length = plan.sequence_length;
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
@@ -126,15 +122,16 @@ class RankRun {
 
   StepResult train_step(Sampler& sampler) {
     sampler.restore(engine_->state().data_position);
-    std::vector<Batch> batches;
-    std::vector<MicroBatch> views;
-    for (std::int64_t micro = 0; micro < settings_.accumulation; ++micro)
-      batches.push_back(sampler.read(micro, mesh_.rank(Axis::dp)));
-    for (const Batch& batch : batches) views.push_back(view_of(batch));
-    const StepResult result = engine_->train_batch(views);
+    for (std::int64_t micro = 0; micro < settings_.accumulation; ++micro) {
+      const Batch batch = sampler.read(micro, mesh_.rank(Axis::dp));
+      engine_->forward(view_of(batch));
+      engine_->backward();
+      if (micro % kRunAhead == kRunAhead - 1) engine_->loss();  // waits
+      if (settings_.managed_accumulation || micro + 1 == settings_.accumulation) engine_->step();
+    }
     sampler.advance();
     engine_->state().data_position = sampler.consumed();
-    return result;
+    return engine_->last_step();
   }
 
   void announce(const std::string& binding) {

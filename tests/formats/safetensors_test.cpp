@@ -311,6 +311,19 @@ TEST_F(Shards, AllProblemsInOneMessage) {
   expect_has(message, "m-4.safetensors: truncated");
 }
 
+TEST_F(Shards, GivesUpAfterAFewFilesThatAreNotThere) {
+  std::string map = "{";
+  for (int i = 100; i < 200; ++i) {
+    const std::string name = std::to_string(i);
+    map += (i > 100 ? "," : "") + ("\"t" + name + "\":\"m-" + name + ".safetensors\"");
+  }
+  index(map + "}");
+  const std::string message = refused();
+  expect_has(message, "m-107.safetensors: cannot open the file");
+  expect_has(message, "the files after these were not looked at");
+  EXPECT_EQ(message.find("m-108"), std::string::npos) << message;
+}
+
 TEST_F(Shards, IndexNamesStayInTheFolder) {
   for (const std::string name :
        {"../up.safetensors", "/etc/abs.safetensors", "sub/a.safetensors", "a\\\\b.safetensors",

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import struct
+import time
 import unittest
 
 import support
@@ -64,6 +65,15 @@ class ModelFolders(Refusal):
         (folder / "model.safetensors").unlink()
         self.refuse_everywhere("model.safetensors", model=folder)
 
+    def test_an_index_of_a_million_files_that_are_not_there(self):
+        folder = self.copy()
+        (folder / "model.safetensors").unlink()
+        shards = {f"t{i}": f"m-{i}.safetensors" for i in range(10 ** 6)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+        begin = time.monotonic()
+        self.refuse("m-0.safetensors", "No such file", model=folder)
+        self.assertLess(time.monotonic() - begin, 15)
+
     def test_truncated_weights(self):
         folder = self.copy()
         file = folder / "model.safetensors"
@@ -109,9 +119,16 @@ class Data(Refusal):
         data.write_bytes(b"\1\0" * 16)  # 16 inputs need 17 tokens
         self.refuse_everywhere("17", data=data)
         data.write_bytes(b"\1\0" * 17)
-        self.train(data=data)
+        self.train(data=data, config=self.config(train_micro_batch_size_per_gpu=1))
         data.write_bytes(b"")
         self.refuse("short.u16", data=data)
+
+    def test_a_micro_batch_larger_than_the_data(self):
+        data = self.folder / "short.u16"
+        data.write_bytes(b"\1\0" * (16 * 3 + 1))
+        config = self.config(train_micro_batch_size_per_gpu=4)
+        self.assertNotIn("step 1", self.refuse("train_micro_batch_size_per_gpu is 4", "3 samples", config=config, data=data).stdout)
+        self.train(config=self.config(train_micro_batch_size_per_gpu=3), data=data)
 
     def test_unreadable_paths(self):
         self.refuse_everywhere(self.folder / "nowhere.bin", data=self.folder / "nowhere.bin")
@@ -139,6 +156,16 @@ class Outputs(Refusal):
         (keeps / "letter.txt").write_text("precious")
         self.refuse(keeps, arguments=self.train_arguments(export=keeps))
         self.assertEqual((keeps / "letter.txt").read_text(), "precious")
+
+    def test_an_export_to_a_link_that_leads_nowhere(self):
+        link = self.folder / "link"
+        link.symlink_to(self.folder / "nowhere")
+        self.assertNotIn("step 1", self.refuse(link, "nowhere", arguments=self.train_arguments(export=link)).stdout)
+        self.assertTrue(link.is_symlink())
+
+    def test_too_few_descriptors(self):
+        limited = ["bash", "-c", 'ulimit -n 20; exec "$@"', "bash"]
+        self.assertNotIn("step 1", self.refuse("ulimit -n", launcher=limited).stdout)
 
     def test_no_output_takes_the_place_of_an_input_or_another_output(self):
         model = self.folder / "model"
@@ -185,6 +212,15 @@ class Options(Refusal):
 
     def test_a_regular_expression_that_is_none(self):
         self.refuse("--freeze", "(", freeze="(")
+        self.refuse("--freeze", "counts too far", freeze="(((a{99}){9}){9}){9}")
+        self.refuse("--freeze", "too large", freeze=r"\pL{999}")
+        self.refuse("--no-decay", "looking ahead", no_decay="(?=a)")
+        self.refuse("--freeze", "back references", freeze=r"(a)\1")
+
+    def test_regular_expressions_that_take_long_or_deep_ones(self):
+        self.refuse("finds no parameter", freeze="^(([a-z0-9_.])+)+!$")
+        for depth in (20000, 60000):
+            self.refuse("every parameter is frozen", freeze="(" * depth + ")" * depth)
 
     def test_steps_that_are_skipped_one_after_the_other(self):
         config = self.config(fp16={"enabled": True, "loss_scale": 1e30})

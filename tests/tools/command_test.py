@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import pathlib
 import pty
 import re
 import shutil
@@ -210,6 +211,18 @@ class Outputs(CommandTest):
         planned = size("planned for this process:")
         used = size("staging .* process")
         self.assertLess(abs(planned - used) / used, 0.1, result.stdout)
+
+    def test_micro_batches_are_read_as_they_are_used(self):
+        config = self.config(gradient_accumulation_steps=2 ** 31 - 1)
+        with subprocess.Popen([options.zero3d, *map(str, self.train_arguments(config=config))], stdout=subprocess.DEVNULL,
+                              env=environment()) as process:
+            try:
+                with self.assertRaises(subprocess.TimeoutExpired):
+                    process.wait(3)
+                status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            finally:
+                process.kill()
+        self.assertLess(int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]), 60000)
 
     def test_help_reads_well(self):
         text = self.succeed(["train", "--help"]).stdout

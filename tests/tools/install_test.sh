@@ -17,7 +17,7 @@ find zero3d -name '*.h' | sort >"$work/headers"
 [ "$(wc -l <"$work/headers")" -ge 80 ] || { echo "only $(wc -l <"$work/headers") headers were installed"; exit 1; }
 sed 's/.*/#include <&>/' "$work/headers" >"$work/all.cpp"
 "$compiler" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I. "$work/all.cpp"
-if grep -rnE '#include *<(nlohmann|hwy|tbb|oneapi|dnnl|mpi|omp|fmt|spdlog|CLI|cuda|nccl)' zero3d; then
+if grep -rnE '#include *<(nlohmann|hwy|tbb|oneapi|dnnl|mpi|omp|fmt|spdlog|re2|CLI|cuda|nccl)' zero3d; then
   echo "installed headers include other projects' headers"
   exit 1
 fi
