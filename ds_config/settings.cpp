@@ -3,12 +3,24 @@
 #include <algorithm>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/trainable.h"
 
 namespace zero3d {
 namespace {
+
+int int_sized(const Config& config, const char* path) {
+  return narrow<int>(config.integer(path), path);
+}
+
+/// The double, which is computed with as a float somewhere.
+double float_sized(const Config& config, const char* path) {
+  const double value = config.number(path);
+  narrow<float>(value, path);
+  return value;
+}
 
 ParameterMap to_parameter_map(const Config& config, const std::string& path) {
   ParameterMap map;
@@ -41,12 +53,12 @@ OptimizerChoice optimizer_choice(const Config& config) {
 
 LossScalerOptions loss_scaler_options(const Config& config) {
   LossScalerOptions options;
-  options.static_scale = config.number("fp16.loss_scale");
-  options.initial_scale_power = static_cast<int>(config.integer("fp16.initial_scale_power"));
+  options.static_scale = float_sized(config, "fp16.loss_scale");
+  options.initial_scale_power = int_sized(config, "fp16.initial_scale_power");
   options.window = config.integer("fp16.loss_scale_window");
   options.hysteresis = config.integer("fp16.hysteresis");
   options.consecutive_hysteresis = config.flag("fp16.consecutive_hysteresis");
-  options.min_scale = config.number("fp16.min_loss_scale");
+  options.min_scale = float_sized(config, "fp16.min_loss_scale");
   options.stage0 = config.stage() == 0;
   return options;
 }
@@ -57,8 +69,8 @@ ShardingSettings sharding_settings(const Config& config) {
   };
   ShardingSettings sharding;
   sharding.what = sharding_policy(config.stage());
-  sharding.ranks = static_cast<int>(std::max<std::int64_t>(size("mics_shard_size"), 0));
-  sharding.secondary_ranks = static_cast<int>(size("zero_hpz_partition_size"));
+  sharding.ranks = std::max(int_sized(config, "zero_optimization.mics_shard_size"), 0);
+  sharding.secondary_ranks = int_sized(config, "zero_optimization.zero_hpz_partition_size");
   sharding.gather_bucket = size("allgather_bucket_size");
   sharding.prefetch = size("stage3_prefetch_bucket_size");
   if (config.flag("zero_optimization.stage3_allgather_sequential"))
@@ -77,7 +89,7 @@ GradientSettings gradient_settings(const Config& config) {
   GradientSettings gradients;
   gradients.mean = config.text("gradient_allreduce_op") != "sum";
   gradients.prescale = config.flag("prescale_gradients");
-  gradients.predivide_factor = config.number("gradient_predivide_factor");
+  gradients.predivide_factor = float_sized(config, "gradient_predivide_factor");
   gradients.reduce_bucket = config.integer("zero_optimization.reduce_bucket_size");
   gradients.overlap_reduction = config.flag("zero_optimization.overlap_comm");
   gradients.reduce_scatter = config.flag("zero_optimization.reduce_scatter");
@@ -94,7 +106,7 @@ GradientSettings gradient_settings(const Config& config) {
 TrainSettings train_settings(const Config& config) {
   TrainSettings settings;
   settings.micro_batch = config.integer("train_micro_batch_size_per_gpu");
-  settings.accumulation = config.integer("gradient_accumulation_steps");
+  settings.accumulation = int_sized(config, "gradient_accumulation_steps");
   settings.managed_accumulation = config.flag("managed_gradient_accumulation");
   settings.dp = config.degrees.dp;
   settings.tp = config.degrees.tp;

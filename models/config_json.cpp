@@ -3,8 +3,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -17,6 +18,13 @@ using Json = nlohmann::ordered_json;
 using Family = ModelConfig::Family;
 
 constexpr std::uintmax_t kMaxFileBytes = 16u << 20;
+
+std::optional<std::int64_t> integer_of(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() && !std::in_range<std::int64_t>(value.get<std::uint64_t>()))
+    return std::nullopt;
+  return value.get<std::int64_t>();
+}
 
 /// An object of the file with its place in it, for messages.
 class Section {
@@ -43,12 +51,9 @@ class Section {
   std::int64_t integer(const char* key, std::int64_t fallback) const {
     const Json* value = find(key);
     if (value == nullptr) return fallback;
-    if (!value->is_number_integer() ||
-        (value->is_number_unsigned() &&
-         value->get<std::uint64_t>() >
-             static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())))
-      fail_at(key, "an integer");
-    return value->get<std::int64_t>();
+    const std::optional<std::int64_t> integer = integer_of(*value);
+    if (!integer) fail_at(key, "an integer of 64 bits");
+    return *integer;
   }
   std::int64_t size(const char* key) const {
     if (!has(key)) fail_at(key, "the model's size");
@@ -213,8 +218,9 @@ void read_special_tokens(const Section& file, ModelConfig& config) {
   if (eos == nullptr) return;
   const Json list = eos->is_array() ? *eos : Json::array({*eos});
   for (const Json& id : list) {
-    if (!id.is_number_integer()) file.fail_at("eos_token_id", "a token or a list of tokens");
-    config.eos_tokens.push_back(id.get<std::int64_t>());
+    const std::optional<std::int64_t> token = integer_of(id);
+    if (!token) file.fail_at("eos_token_id", "a token or a list of tokens");
+    config.eos_tokens.push_back(*token);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "zero3d/optim/adagrad.h"
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
@@ -18,9 +19,9 @@ void Adagrad::update(Stream& stream, const GroupSettings& group, const StepConte
   const double lr = group.lr / (1 + static_cast<double>(context.step - 1) * options_.lr_decay);
   const kernels::AdagradConstants constants = {
       .factor = context.gradient_factor,
-      .lr = static_cast<float>(lr),
-      .eps = static_cast<float>(group.eps),
-      .weight_decay = static_cast<float>(group.weight_decay)};
+      .lr = narrow<float>(lr, "lr"),
+      .eps = narrow<float>(group.eps, "eps"),
+      .weight_decay = narrow<float>(group.weight_decay, "weight_decay")};
   kernels::adagrad(stream, slices, constants, isa_);
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/kernels/isa.h"
 #include "zero3d/optim/update_rule.h"
 
@@ -24,7 +25,7 @@ class Adagrad final : public UpdateRule {
   std::string name() const override { return "Adagrad"; }
   std::vector<StateSpec> states() const override {
     return {{options_.state_name, options_.may_be_bf16,
-             static_cast<float>(options_.initial_accumulator_value)}};
+             narrow<float>(options_.initial_accumulator_value, "initial_accumulator_value")}};
   }
   std::string description() const override;
   void update(Stream& stream, const GroupSettings& group, const StepContext& context,

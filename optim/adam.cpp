@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
@@ -34,10 +35,10 @@ void Adam::update(Stream& stream, const GroupSettings& group, const StepContext&
   constants.one_minus_beta1 = static_cast<float>(1 - group.beta1);
   constants.one_minus_beta2 = static_cast<float>(1 - group.beta2);
   constants.inverse_root_correction2 = static_cast<float>(1 / std::sqrt(c2));
-  constants.eps = static_cast<float>(group.eps);
-  constants.step_size = static_cast<float>(group.lr / c1);
-  constants.decay =
-      static_cast<float>(options_.decoupled ? group.lr * group.weight_decay : group.weight_decay);
+  constants.eps = narrow<float>(group.eps, "eps");
+  constants.step_size = narrow<float>(group.lr / c1, "lr");
+  constants.decay = narrow<float>(
+      options_.decoupled ? group.lr * group.weight_decay : group.weight_decay, "weight_decay");
   constants.decoupled = options_.decoupled;
   kernels::adam(stream, slices, constants, isa_);
 }

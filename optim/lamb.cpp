@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/elementwise.h"
 #include "zero3d/kernels/optimizer.h"
@@ -27,12 +28,13 @@ void Lamb::prepare(Stream& stream, const GroupSettings& group, const StepContext
   check_fraction("Lamb", "beta1", group.beta1);
   check_fraction("Lamb", "beta2", group.beta2);
   ZERO3D_CHECK(slices.size() == scratch.size(), "one scratch per slice");
-  const kernels::LambConstants constants = {.factor = context.gradient_factor,
-                                            .one_minus_beta1 = static_cast<float>(1 - group.beta1),
-                                            .one_minus_beta2 = static_cast<float>(1 - group.beta2),
-                                            .eps = static_cast<float>(group.eps),
-                                            .weight_decay = static_cast<float>(group.weight_decay),
-                                            .eps_inside_root = options_.eps_inside_sqrt};
+  const kernels::LambConstants constants = {
+      .factor = context.gradient_factor,
+      .one_minus_beta1 = static_cast<float>(1 - group.beta1),
+      .one_minus_beta2 = static_cast<float>(1 - group.beta2),
+      .eps = narrow<float>(group.eps, "eps"),
+      .weight_decay = narrow<float>(group.weight_decay, "weight_decay"),
+      .eps_inside_root = options_.eps_inside_sqrt};
   std::vector<View> directions;
   for (const Scratch& one : scratch) directions.push_back(one.direction);
   kernels::lamb_direction(stream, slices, directions, constants, isa_);

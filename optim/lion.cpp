@@ -1,5 +1,6 @@
 #include "zero3d/optim/lion.h"
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
@@ -19,8 +20,8 @@ void Lion::update(Stream& stream, const GroupSettings& group, const StepContext&
       .factor = context.gradient_factor,
       .one_minus_beta1 = static_cast<float>(1 - group.beta1),
       .one_minus_beta2 = static_cast<float>(1 - group.beta2),
-      .lr = static_cast<float>(group.lr),
-      .decay = static_cast<float>(group.lr * group.weight_decay)};
+      .lr = narrow<float>(group.lr, "lr"),
+      .decay = narrow<float>(group.lr * group.weight_decay, "lr * weight_decay")};
   kernels::lion(stream, slices, constants, isa_);
 }
 

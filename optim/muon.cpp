@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/gemm.h"
 #include "zero3d/kernels/newton_schulz.h"
@@ -123,7 +124,7 @@ void Muon::blend(Stream& stream, const GroupSettings& group, const StepContext& 
   check_fraction("Muon", "momentum", group.momentum);
   const kernels::BlendConstants constants = {
       .factor = context.gradient_factor,
-      .momentum = static_cast<float>(group.momentum),
+      .momentum = narrow<float>(group.momentum, "momentum"),
       .one_minus_momentum = static_cast<float>(1 - group.momentum)};
   for (const View& view : blended)
     ZERO3D_CHECK(view.dtype() == DType::f32, "what is orthogonalised is fp32");
@@ -174,8 +175,8 @@ void Muon::update(Stream& stream, const GroupSettings& group, const StepContext&
                   std::span<const UpdateSlice> slices) const {
   check_settings("Muon", group, context);
   const kernels::DescentConstants constants = {
-      .rate = static_cast<float>(group.lr * static_cast<double>(context.gradient_factor)),
-      .decay = static_cast<float>(group.lr * group.weight_decay)};
+      .rate = narrow<float>(group.lr * static_cast<double>(context.gradient_factor), "lr"),
+      .decay = narrow<float>(group.lr * group.weight_decay, "lr * weight_decay")};
   kernels::descent(stream, slices, constants, isa_);
 }
 

@@ -3,11 +3,15 @@
 #include <charconv>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/optim/known_types.h"
 
 namespace zero3d {
 namespace {
+
+/// A double tells such counts apart, and no sum of a few of them overflows.
+constexpr std::int64_t kLargestCount = std::int64_t{1} << 53;
 
 std::string type_of(const ParameterValue& value) {
   struct Namer {
@@ -85,6 +89,7 @@ double ParameterReader::within_bound(const KnownParam& param, double value) cons
                              ? "at least 0 and below 1"
                              : nullptr;
   if (expected != nullptr) fail(param.name, concat("expected ", expected, ", found ", value));
+  narrow<float>(value, concat(path_, ".", param.name));  // what the loops compute with
   return value;
 }
 
@@ -103,7 +108,10 @@ std::int64_t ParameterReader::integer(std::string_view key) {
   const KnownParam& param = known(key);
   if (const ParameterValue* value = given(key)) {
     within_bound(param, as_number(*value));
-    return std::get<std::int64_t>(*value);
+    const std::int64_t count = std::get<std::int64_t>(*value);
+    if (count < -kLargestCount || count > kLargestCount)
+      fail(key, concat("expected at most ", kLargestCount, ", found ", count));
+    return count;
   }
   if (param.default_value == "required") fail(key, "is required");
   std::string_view text = param.default_value;
@@ -155,7 +163,9 @@ std::vector<double> ParameterReader::numbers(std::string_view key) {
     return number ? std::vector<double>{*number} : std::vector<double>{};
   }
   const auto* list = std::get_if<std::vector<double>>(value);
-  return list != nullptr ? *list : std::vector<double>{as_number(*value)};
+  std::vector<double> result = list != nullptr ? *list : std::vector<double>{as_number(*value)};
+  for (const double number : result) within_bound(known(key), number);
+  return result;
 }
 
 std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {

@@ -1,5 +1,6 @@
 #include "zero3d/optim/rmsprop.h"
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
@@ -24,11 +25,11 @@ void Rmsprop::update(Stream& stream, const GroupSettings& group, const StepConte
   check_settings("RMSprop", group, context);
   const kernels::RmspropConstants constants = {
       .factor = context.gradient_factor,
-      .lr = static_cast<float>(group.lr),
+      .lr = narrow<float>(group.lr, "lr"),
       .one_minus_alpha = static_cast<float>(1 - options_.alpha),
-      .eps = static_cast<float>(group.eps),
-      .weight_decay = static_cast<float>(group.weight_decay),
-      .momentum = static_cast<float>(group.momentum),
+      .eps = narrow<float>(group.eps, "eps"),
+      .weight_decay = narrow<float>(group.weight_decay, "weight_decay"),
+      .momentum = narrow<float>(group.momentum, "momentum"),
       .has_momentum = options_.has_momentum,
       .centered = options_.centered};
   kernels::rmsprop(stream, slices, constants, isa_);

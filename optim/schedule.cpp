@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/optim/known_types.h"
 
@@ -203,10 +204,14 @@ class OneCycle : public Schedule {
     min_ = per_group(reader, "cycle_min_lr", reader.numbers("cycle_min_lr"), base);
     max_ = per_group(reader, "cycle_max_lr", reader.numbers("cycle_max_lr"), base);
     decay_lr_rate_ = reader.number("decay_lr_rate");
-    first_ = reader.integer("cycle_first_step_size");
-    second_ = reader.optional_integer("cycle_second_step_size").value_or(first_);
-    first_stairs_ = reader.integer("cycle_first_stair_count");
-    second_stairs_ = reader.optional_integer("cycle_second_stair_count").value_or(first_stairs_);
+    const auto count = [&](const char* key, std::int64_t fallback) {
+      const std::int64_t value = reader.optional_integer(key).value_or(fallback);
+      return narrow<std::int32_t>(value, concat(reader.path(), ".", key));  // they are multiplied
+    };
+    first_ = count("cycle_first_step_size", reader.integer("cycle_first_step_size"));
+    second_ = count("cycle_second_step_size", first_);
+    first_stairs_ = count("cycle_first_stair_count", reader.integer("cycle_first_stair_count"));
+    second_stairs_ = count("cycle_second_stair_count", first_stairs_);
     decay_step_size_ = reader.integer("decay_step_size");
     momentum_ = reader.flag("cycle_momentum");
     min_momentum_ = reader.number("cycle_min_mom");

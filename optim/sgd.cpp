@@ -1,5 +1,6 @@
 #include "zero3d/optim/sgd.h"
 
+#include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/optimizer.h"
 #include "zero3d/optim/check.h"
@@ -22,13 +23,14 @@ void Sgd::update(Stream& stream, const GroupSettings& group, const StepContext& 
   check_settings("SGD", group, context);
   // The buffer starts as the first gradient, undampened; it is zero before.
   const double take = context.step == 1 ? 1 : 1 - options_.dampening;
-  const kernels::SgdConstants constants = {.factor = context.gradient_factor,
-                                           .lr = static_cast<float>(group.lr),
-                                           .weight_decay = static_cast<float>(group.weight_decay),
-                                           .momentum = static_cast<float>(group.momentum),
-                                           .take = static_cast<float>(take),
-                                           .nesterov = options_.nesterov,
-                                           .has_momentum = options_.has_momentum};
+  const kernels::SgdConstants constants = {
+      .factor = context.gradient_factor,
+      .lr = narrow<float>(group.lr, "lr"),
+      .weight_decay = narrow<float>(group.weight_decay, "weight_decay"),
+      .momentum = narrow<float>(group.momentum, "momentum"),
+      .take = narrow<float>(take, "dampening"),
+      .nesterov = options_.nesterov,
+      .has_momentum = options_.has_momentum};
   kernels::sgd(stream, slices, constants, isa_);
 }
 

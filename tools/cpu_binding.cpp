@@ -57,7 +57,9 @@ int quota_of_group(const std::string& system) {
     quota = std::atof(first_line(system + "/fs/cgroup/cpu/cpu.cfs_quota_us").c_str());
     period = std::atof(first_line(system + "/fs/cgroup/cpu/cpu.cfs_period_us").c_str());
   }
-  return quota > 0 && period > 0 ? std::max(1, static_cast<int>(std::ceil(quota / period))) : 0;
+  if (!(quota > 0 && period > 0)) return 0;
+  constexpr double kMostCpus = 1 << 20;
+  return static_cast<int>(std::clamp(std::ceil(quota / period), 1.0, kMostCpus));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
@@ -137,7 +138,7 @@ void open_outputs(TrainPlan& plan) {
 
 /// A larger one would hold samples twice.
 void require_micro_batch(const TrainPlan& plan) {
-  const std::int64_t rows = plan.loaded.config.integer("train_micro_batch_size_per_gpu");
+  const std::int64_t rows = plan.settings.micro_batch;
   const std::int64_t samples = plan.data->samples();
   if (rows <= samples) return;
   throw_invalid(concat("train_micro_batch_size_per_gpu is ", rows, ", and --data has ", samples,
@@ -206,6 +207,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
                          plan.model.vocab_size));
   open_config(plan, ranks);
   check_config(plan, leads);
+  plan.settings = train_settings(plan.loaded.config);
   set_sequence_length(plan);
   plan.data = open_data(plan, request.data);
   require_micro_batch(plan);

@@ -14,6 +14,7 @@
 #include "zero3d/data/dataset.h"
 #include "zero3d/ds_config/load.h"
 #include "zero3d/engine/parameter_source.h"
+#include "zero3d/engine/train_settings.h"
 #include "zero3d/models/model_config.h"
 
 namespace zero3d::tools {
@@ -21,6 +22,7 @@ namespace zero3d::tools {
 struct TrainPlan {
   TrainRequest request;
   LoadResult loaded;
+  TrainSettings settings;  ///< What the configuration comes to.
   ModelConfig model;
   NamePatterns freeze{"--freeze", {}};
   NamePatterns no_decay{"--no-decay", {}};

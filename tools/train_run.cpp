@@ -11,7 +11,6 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/data/sampler.h"
-#include "zero3d/ds_config/settings.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"
@@ -64,7 +63,7 @@ class RankRun {
   RankRun(const TrainPlan& plan, Communicator& world)
       : plan_(plan),
         request_(plan.request),
-        settings_(train_settings(plan.loaded.config)),
+        settings_(plan.settings),
         degrees_(plan.loaded.config.degrees),
         mesh_(world, grid(degrees_)),
         module_(build_model(plan.model)) {
@@ -250,7 +249,7 @@ class RankRun {
 
   const TrainPlan& plan_;
   const TrainRequest& request_;
-  const TrainSettings settings_;
+  const TrainSettings& settings_;
   const ParallelDegrees degrees_;
   const Mesh mesh_;
   std::unique_ptr<Module> module_;

@@ -253,6 +253,21 @@ class Options(Refusal):
     def test_a_seed_of_64_bits(self):
         self.train(seed=2 ** 64 - 1)
 
+    def test_configured_numbers_that_are_computed_with_in_fewer_bits(self):
+        adam = {"type": "AdamW", "params": {"lr": 1e-3}}
+        cycle = {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1e-3, "cycle_first_step_size": 2 ** 31}}
+        for key, value in (("fp16.initial_scale_power", {"enabled": True, "initial_scale_power": 2 ** 32 + 4}),
+                           ("fp16.loss_scale", {"enabled": True, "loss_scale": 1e39}),
+                           ("gradient_accumulation_steps", 2 ** 31), ("gradient_predivide_factor", 1e39),
+                           ("optimizer.params.eps", {**adam, "params": {"eps": 1e39}}),
+                           ("optimizer.params.lr", {**adam, "params": {"lr": 1e300}}),
+                           ("scheduler.params.warmup_max_lr", {"type": "WarmupLR", "params": {"warmup_max_lr": 1e39}}),
+                           ("scheduler.params.warmup_num_steps", {"type": "WarmupLR", "params": {"warmup_num_steps": 2 ** 62}}),
+                           ("scheduler.params.cycle_first_step_size", cycle)):
+            with self.subTest(key):
+                result = self.refuse(key, "expected", config=self.config(**{key.split(".")[0]: value}))
+                self.assertNotIn("step 1", result.stdout)
+
     def test_a_sequence_longer_than_the_model(self):
         self.refuse("--seq-len 65", "64 positions", model="gpt2-tiny", seq_len=65)
         self.train(model="gpt2-tiny", seq_len=64)
