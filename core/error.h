@@ -78,7 +78,10 @@ class IoError : public Error {
   int code_;
 };
 
-/// What `error` says; "" for none.
+/// What `error` says to a user: an Error its message, another exception what it came to, with what
+/// can be done about it.
+std::string describe(const std::exception& error);
+/// The same; "" for none.
 std::string message_of(const std::exception_ptr& error);
 
 [[noreturn]] void throw_invalid(const std::string& message);

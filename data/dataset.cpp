@@ -17,9 +17,10 @@ Dataset::Dataset(TokenFile tokens, std::int64_t sequence_length, std::int64_t vo
   }
   samples_ = (tokens_.tokens() - 1) / sequence_length_;
   if (samples_ < 1) {
-    throw_invalid(concat("the data is shorter than one sample: sequence length ", sequence_length,
-                         " needs ", sequence_length + 1, " tokens, found ", tokens_.description(),
-                         "; give more data or a shorter sequence length"));
+    throw_invalid(concat("the data is shorter than one sample: ", sequence_length,
+                         " tokens and their targets need ",
+                         static_cast<std::uint64_t>(sequence_length) + 1, " tokens, found ",
+                         tokens_.description(), "; give more data or a shorter sequence length"));
   }
 }
 

@@ -1,14 +1,14 @@
 // config.json of a Hugging Face model folder, read as a file from outside.
-#include <cerrno>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/formats/input_file.h"
 #include "zero3d/models/model_config.h"
 
 namespace zero3d {
@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Family = ModelConfig::Family;
 
-constexpr std::uintmax_t kMaxFileBytes = 16u << 20;
+constexpr std::uint64_t kMaxFileBytes = 16u << 20;
 
 std::optional<std::int64_t> integer_of(const Json& value) {
   if (!value.is_number_integer()) return std::nullopt;
@@ -236,29 +236,34 @@ std::optional<DType> read_dtype(const Section& file) {
   file.fail_at(key, "float32, bfloat16 or float16");
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) throw IoError(path.string(), error.value(), "cannot read the model's config");
-  if (bytes > kMaxFileBytes)
-    throw IoError(path.string(), 0,
-                  concat("holds ", bytes, " bytes; a config.json has at most ", kMaxFileBytes));
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(bytes), '\0');
-  if (!file || !file.read(text.data(), static_cast<std::streamsize>(text.size())))
-    throw IoError(path.string(), errno, "cannot read the model's config");
-  return text;
+/// "line 3, column 7" of a byte, counted from 1.
+std::string place_of(const std::string& text, std::size_t byte) {
+  const std::string_view before = std::string_view(text).substr(0, byte > 0 ? byte - 1 : 0);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  return concat("line ", line, ", column ", before.size() - (before.rfind('\n') + 1) + 1);
+}
+
+Json parse_json(const std::string& text, const std::string& path) {
+  constexpr int kDeepest = 64;
+  const auto bound_depth = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth <= kDeepest) return true;
+    throw IoError(path, 0, concat("is nested deeper than the ", kDeepest, " levels allowed"));
+  };
+  try {
+    return Json::parse(text, bound_depth);
+  } catch (const Json::parse_error& error) {
+    throw IoError(path, 0,
+                  concat("is no JSON: it cannot be read at ", place_of(text, error.byte),
+                         "; expected the config.json that save_pretrained writes"));
+  } catch (const Json::exception&) {  // the only other one of parsing
+    throw IoError(path, 0, "holds a number too large for 64 bits");
+  }
 }
 
 }  // namespace
 
 ModelConfig parse_model_config(const std::string& text, const std::string& path) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw IoError(path, 0, concat("not JSON: ", error.what()));
-  }
+  const Json json = parse_json(text, path);
   if (!json.is_object())
     throw IoError(path, 0, "expected a JSON object at the top of a config.json");
   const Section file(json, path);
@@ -286,7 +291,7 @@ ModelConfig read_model_config(const std::string& path) {
   std::filesystem::path file(path);
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) file /= "config.json";
-  return parse_model_config(read_text(file), file.string());
+  return parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());
 }
 
 }  // namespace zero3d

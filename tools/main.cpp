@@ -12,6 +12,7 @@
 #include <iostream>
 
 #include "command.h"
+#include "zero3d/core/error.h"
 
 namespace {
 
@@ -45,7 +46,7 @@ int run(int argc, char** argv) {
     return status.code;
   } catch (const std::exception& error) {
     std::cout.flush();
-    std::cerr << "zero3d: " << error.what() << '\n';
+    std::cerr << "zero3d: " << zero3d::describe(error) << '\n';
     return 1;
   }
   return 0;

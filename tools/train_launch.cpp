@@ -77,7 +77,7 @@ std::optional<Failure> plan_together(Communicator& world, const TrainRequest& re
   try {
     plan = make_plan(request, world.size(), world.rank() == 0, share);
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = describe(error);
   }
   if (auto first = first_failure(world, failure)) return first;
   const std::string disagreement = find_disagreement(world.exchange(facts_text(*plan)));
@@ -96,7 +96,7 @@ void run_together(const TrainPlan& plan, const Share& share, Communicator& meeti
     fail_together(*world, [&] { train_rank(plan, *world, share); });
   } catch (const CommAborted&) {  // the rank it happened on tells of it
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = describe(error);
   }
   end_together(meeting, first_failure(meeting, failure));
 }

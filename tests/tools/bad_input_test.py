@@ -53,6 +53,25 @@ class ModelFolders(Refusal):
         (folder / "config.json").unlink()
         self.refuse_everywhere(folder / "config.json", model=folder)
 
+    def test_a_config_that_is_no_json(self):
+        folder = self.copy()
+        text = (folder / "config.json").read_text()
+        for damaged, told in ((text + "}", "is no JSON"), ('{\n "vocab_size": 1,,\n', "line 2, column 18"), ("", "line 1, column 1"),
+                              ("[" * 10 ** 6, "nested deeper"), ('{"architectures":' * 100 + "1" + "}" * 100, "nested deeper"),
+                              ('{"vocab_size": 1e999}', "too large"),
+                              (text.replace('"eos_token_id": ', '"eos_token_id": 18446744073709551615, "x": '), "eos_token_id")):
+            with self.subTest(told):
+                (folder / "config.json").write_text(damaged)
+                self.assertNotIn("exception", self.refuse(folder / "config.json", told, model=folder).stderr)
+
+    def test_a_path_that_no_file_system_takes(self):
+        for option in ("model", "config", "data", "metrics", "trace", "export"):
+            with self.subTest(option):
+                path = self.folder / ("n" * 300)
+                result = self.refuse(str(path)[:200], arguments=self.train_arguments(**{option: path}))
+                self.assertNotIn("filesystem error", result.stderr)
+                self.assertNotIn("step 1", result.stdout)
+
     def test_an_architecture_we_do_not_know(self):
         folder = self.copy()
         config = json.loads((folder / "config.json").read_text())
