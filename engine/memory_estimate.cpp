@@ -4,9 +4,9 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
-#include "zero3d/engine/zero/stagger.h"
 #include "zero3d/engine/zero/step_report.h"
 #include "zero3d/kernels/elementwise.h"
+#include "zero3d/offload/stagger.h"
 
 namespace zero3d {
 namespace {

@@ -11,9 +11,9 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/device/device.h"
 #include "zero3d/device/parallel.h"
-#include "zero3d/engine/zero/record_layout.h"
-#include "zero3d/engine/zero/stagger.h"
 #include "zero3d/engine/zero/update_plan.h"
+#include "zero3d/offload/record_layout.h"
+#include "zero3d/offload/stagger.h"
 #include "zero3d/optim/adam.h"
 
 namespace zero3d::tools {

@@ -20,7 +20,7 @@
 #include "zero3d/engine/zero/gradient_buffers.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
-#include "zero3d/engine/zero/stagger.h"
+#include "zero3d/offload/stagger.h"
 
 namespace zero3d {
 

@@ -9,7 +9,6 @@
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
-#include "zero3d/engine/zero/state_store.h"
 #include "zero3d/engine/zero/update_plan.h"
 
 namespace zero3d {

@@ -16,7 +16,7 @@
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
-#include "zero3d/engine/zero/stagger.h"
+#include "zero3d/offload/stagger.h"
 
 namespace zero3d {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "zero3d/engine/zero/tile_window.h"
 #include "zero3d/kernels/elementwise.h"
+#include "zero3d/offload/tile_window.h"
 
 namespace zero3d {
 namespace {

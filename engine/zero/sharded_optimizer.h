@@ -14,9 +14,9 @@
 #include "zero3d/engine/zero/matrix_transform.h"
 #include "zero3d/engine/zero/model_part.h"
 #include "zero3d/engine/zero/parameter_store.h"
-#include "zero3d/engine/zero/state_store.h"
 #include "zero3d/engine/zero/tensor_norm_step.h"
 #include "zero3d/engine/zero/update_plan.h"
+#include "zero3d/offload/state_store.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {

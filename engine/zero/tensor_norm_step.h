@@ -9,7 +9,6 @@
 #include "zero3d/device/device.h"
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/zero/model_part.h"
-#include "zero3d/engine/zero/state_store.h"
 #include "zero3d/engine/zero/update_plan.h"
 #include "zero3d/kernels/exact_sums.h"
 

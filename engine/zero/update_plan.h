@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "zero3d/core/view.h"
 #include "zero3d/engine/zero/layout.h"
-#include "zero3d/engine/zero/record_layout.h"
+#include "zero3d/offload/record_layout.h"
 #include "zero3d/optim/update_rule.h"
 
 namespace zero3d {
@@ -31,6 +32,18 @@ struct UpdateStep {
 struct UpdatePlan {
   std::vector<UpdateStep> transform;  ///< Before the norm that clips; empty without matrix rules.
   std::vector<UpdateStep> update;     ///< After the decision to apply the step, in forward order.
+};
+
+/// A run of a unit's shard that lies in one record, and what the optimizer keeps of it.
+struct StateSlice {
+  int unit = 0;
+  std::int64_t begin = 0;  ///< Of its first element in the shard.
+  std::int64_t count = 0;
+  int parameter = -1;      ///< When it was cut to one parameter: which, ...
+  std::int64_t first = 0;  ///< ... and its first element there.
+  View master;             ///< Undefined when the training parameter is its own master.
+  std::vector<View> states;
+  View workspace;  ///< What lives within one step only; undefined when the rule needs none.
 };
 
 /// What every phase of a rule is called with.

@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "zero3d/core/text.h"
-#include "zero3d/engine/zero/stagger.h"
 #include "zero3d/engine/zero/step_report.h"
+#include "zero3d/offload/stagger.h"
 #include "zero3d/tests/support/log_capture.h"
 #include "zero3d/tests/support/run_engine.h"
 #include "zero3d/tests/support/temporary_folder.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "zero3d/engine/zero/state_store.h"
+#include "zero3d/offload/state_store.h"
 
 namespace zero3d {
 

@@ -1,6 +1,6 @@
 // How the optimizer's state of one unit lies in memory: records of a few thousand elements, one
 // after another, each holding its elements' master (where there is one), states and workspace side
-// by side, staggered (zero/stagger.h). A tile of whole records is one contiguous range of bytes
+// by side, staggered (stagger.h). A tile of whole records is one contiguous range of bytes
 // that starts and ends at a multiple of 4 KiB: one transfer, whatever tier it is moved to.
 #pragma once
 

@@ -1,8 +1,8 @@
-#include "zero3d/engine/zero/record_layout.h"
+#include "zero3d/offload/record_layout.h"
 
 #include <algorithm>
 
-#include "zero3d/engine/zero/stagger.h"
+#include "zero3d/offload/stagger.h"
 
 namespace zero3d {
 namespace {

@@ -9,21 +9,9 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
-#include "zero3d/engine/zero/record_layout.h"
+#include "zero3d/offload/record_layout.h"
 
 namespace zero3d {
-
-/// A run of a unit's shard that lies in one record, and what the optimizer keeps of it.
-struct StateSlice {
-  int unit = 0;
-  std::int64_t begin = 0;  ///< Of its first element in the shard.
-  std::int64_t count = 0;
-  int parameter = -1;      ///< When it was cut to one parameter: which, ...
-  std::int64_t first = 0;  ///< ... and its first element there.
-  View master;             ///< Undefined when the training parameter is its own master.
-  std::vector<View> states;
-  View workspace;  ///< What lives within one step only; undefined when the rule needs none.
-};
 
 class StateStore {
  public:

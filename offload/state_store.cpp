@@ -1,4 +1,4 @@
-#include "zero3d/engine/zero/state_store.h"
+#include "zero3d/offload/state_store.h"
 
 namespace zero3d {
 namespace {

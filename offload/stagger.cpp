@@ -1,4 +1,4 @@
-#include "zero3d/engine/zero/stagger.h"
+#include "zero3d/offload/stagger.h"
 
 namespace zero3d {
 

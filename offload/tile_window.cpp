@@ -1,4 +1,4 @@
-#include "zero3d/engine/zero/tile_window.h"
+#include "zero3d/offload/tile_window.h"
 
 #include <algorithm>
 
