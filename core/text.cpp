@@ -41,14 +41,20 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 std::int64_t parse_bytes(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string unit;
   for (const char* c = end; c != text.data() + text.size(); ++c) {
-    if (*c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+    if (*c != ' ') unit += *c;
   }
-  const double bytes = error == std::errc() ? number * unit_bytes(unit) : 0;
+  const double bytes = error == std::errc() ? number * unit_bytes(lower_case(unit)) : 0;
   if (!(bytes >= 1) || bytes > 9e18) {
     throw_invalid(concat("'", text,
                          "' is not a size in bytes; write for example 512MiB, 2GiB or 1073741824"));
@@ -75,13 +81,12 @@ std::string format_count(std::int64_t count) {
   return digits;
 }
 
-std::string nearest_name(std::string_view name, const std::string_view* candidates,
-                         std::size_t count) {
+std::string nearest_name(std::string_view name, std::span<const std::string_view> candidates) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t distance = edit_distance(name, candidates[i]);
-    if (distance < best_distance) best_distance = distance, best = candidates[i];
+  for (const std::string_view candidate : candidates) {
+    const std::size_t distance = edit_distance(name, candidate);
+    if (distance < best_distance) best_distance = distance, best = candidate;
   }
   return best;
 }

@@ -1,8 +1,8 @@
-#include "zero3d/ds_config/auto_values.h"
-
+// What stands in the tree for "auto", before it is read.
 #include <algorithm>
 
 #include "zero3d/core/text.h"
+#include "zero3d/ds_config/rules.h"
 
 namespace zero3d::config {
 
@@ -27,42 +27,36 @@ class Resolver {
     return value ? std::optional<JsonValue>(JsonValue(*value)) : std::nullopt;
   }
 
-  /// The value at a dotted path; null when a part of it is absent.
-  JsonValue* at(std::string_view path) {
-    JsonValue* node = &root_;
-    while (node != nullptr && !path.empty()) {
-      const std::size_t dot = path.find('.');
-      node = node->find(path.substr(0, dot));
-      path = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
-    }
-    return node;
-  }
-
-  bool is_auto(std::string_view path) {
-    const JsonValue* node = at(path);
+  bool is_auto(std::string_view path) const {
+    const JsonValue* node = root_.find_path(path);
     return node != nullptr && node->is_auto();
   }
 
+  bool is_number(std::string_view path) const {
+    const JsonValue* node = root_.find_path(path);
+    return node != nullptr && node->is_number();
+  }
+
   void put(const std::string& path, JsonValue value, ValueSource source, std::string note) {
-    JsonValue* node = at(path);
+    JsonValue* node = root_.find_path(path);
     value.set_position(node->position());
     *node = std::move(value);
     reader_.mark_origin(path, source, std::move(note));
   }
 
-  /// "auto" takes the option's value; a stated value must equal it. `value` absent: no such option
-  /// was given.
-  void fill(const std::string& path, const std::optional<JsonValue>& value, std::string_view option,
+  /// Nothing fills this "auto", which `option` would.
+  void miss(const std::string& path, std::string option) {
+    missing_.push_back({path, std::move(option), root_.find_path(path)->position()});
+  }
+
+  /// "auto" takes a given option's value; a stated value must equal it.
+  void take(const std::string& path, const std::optional<JsonValue>& value, std::string option,
             bool must_match = true) {
-    const JsonValue* node = at(path);
-    if (node == nullptr || node->is_null()) return;
+    const JsonValue* node = root_.find_path(path);
+    if (!value || node == nullptr || node->is_null()) return;
     if (node->is_auto()) {
-      if (value) {
-        put(path, *value, ValueSource::command_line, std::string(option));
-      } else {
-        missing_.push_back({path, std::string(option), node->position()});
-      }
-    } else if (must_match && value && !(*node == *value)) {
+      put(path, *value, ValueSource::command_line, std::move(option));
+    } else if (must_match && !(*node == *value)) {
       reader_.error(path,
                     concat("the file says ", node->excerpt(), " but ", option, " says ",
                            value->excerpt(), "; change one of them, or write \"auto\" in the file"),
@@ -70,49 +64,37 @@ class Resolver {
     }
   }
 
+  /// As take(), of an "auto" that nothing else fills.
+  void fill(const std::string& path, const std::optional<JsonValue>& value, std::string option,
+            bool must_match = true) {
+    if (!value && is_auto(path)) return miss(path, std::move(option));
+    take(path, value, std::move(option), must_match);
+  }
+
   void batch() {
     const std::string micro = "train_micro_batch_size_per_gpu";
     const std::string accumulation = "gradient_accumulation_steps";
     const std::string global = "train_batch_size";
-    const auto known = [&](const std::string& path) {
-      const JsonValue* node = at(path);
-      return node != nullptr && node->is_number();
-    };
-    if (values_.micro_batch || !is_auto(micro))
-      fill(micro, json(values_.micro_batch), "--micro-batch");
-    if (values_.accumulation || !is_auto(accumulation)) {
-      fill(accumulation, json(values_.accumulation), "--accumulation");
-    }
-    std::optional<std::int64_t> total = values_.global_batch;
-    std::string option = "--global-batch";
-    if (!total && values_.micro_batch && values_.accumulation) {
+    take(micro, json(values_.micro_batch), "--micro-batch");
+    take(accumulation, json(values_.accumulation), "--accumulation");
+    take(global, json(values_.global_batch), "--global-batch");
+    if (!values_.global_batch && values_.micro_batch && values_.accumulation) {
       std::int64_t product = 0;
       if (!__builtin_mul_overflow(*values_.micro_batch, *values_.accumulation, &product) &&
           !__builtin_mul_overflow(product, replicas_, &product)) {
-        total = product;
-        option = concat("--micro-batch ", *values_.micro_batch, " x --accumulation ",
-                        *values_.accumulation, " x dp ", replicas_);
+        take(global, JsonValue(product),
+             concat("--micro-batch ", *values_.micro_batch, " x --accumulation ",
+                    *values_.accumulation, " x dp ", replicas_));
       }
     }
-    if (total || !is_auto(global)) fill(global, json(total), option);
-    derive_batch(micro, accumulation, global, known);
-  }
-
-  /// What the other two of the triple determine needs no option.
-  template <typename Known>
-  void derive_batch(const std::string& micro, const std::string& accumulation,
-                    const std::string& global, const Known& known) {
+    // What the other two of the triple determine needs no option.
     const auto derive = [&](const std::string& path, bool determined, const char* option) {
       if (!is_auto(path)) return;
-      if (determined) {
-        root_.erase(path);
-      } else {
-        missing_.push_back({path, option, at(path)->position()});
-      }
+      if (!determined) return miss(path, option);
+      root_.erase(path);
     };
-    const bool micro_known = known(micro);
-    const bool global_known = known(global);
-    const bool accumulation_known = known(accumulation);
+    const bool micro_known = is_number(micro), global_known = is_number(global);
+    const bool accumulation_known = is_number(accumulation);
     const bool accumulation_auto = is_auto(accumulation);
     derive(micro, global_known && accumulation_known, "--micro-batch");
     derive(accumulation, global_known && micro_known, "--accumulation");
@@ -127,6 +109,8 @@ class Resolver {
       betas->push_back(JsonValue(values_.betas->first));
       betas->push_back(JsonValue(values_.betas->second));
     }
+    std::optional<std::int64_t> warmup = values_.warmup_steps;
+    if (warmup) warmup = std::max<std::int64_t>(1, *warmup);  // schedules need a positive number
     fill("gradient_clipping", json(values_.max_grad_norm), "--max-grad-norm");
     fill("optimizer.params.lr", json(values_.lr), "--lr");
     fill("optimizer.params.betas", betas, "--betas");
@@ -139,9 +123,6 @@ class Resolver {
     fill("scheduler.params.warmup_max_lr", json(values_.lr), "--lr");
     fill("scheduler.params.total_num_steps", json(values_.steps), "--steps",
          values_.steps_must_match);
-    std::optional<std::int64_t> warmup = values_.warmup_steps;
-    if (warmup)
-      warmup = std::max<std::int64_t>(1, *warmup);  // the schedules need a positive number
     fill("scheduler.params.warmup_num_steps", json(warmup), "--warmup-steps");
   }
 
@@ -160,27 +141,21 @@ class Resolver {
   }
 
   void hidden_size() {
-    const JsonValue* stage = at("zero_optimization.stage");
-    const bool stage3 = stage != nullptr && *stage == JsonValue(3);
-    const auto size = [&](const std::string& path, auto&& rule, std::string_view formula) {
+    using Rule = std::int64_t (*)(std::int64_t);
+    const auto size = [&](const std::string& key, std::string_view formula, Rule rule) {
+      const std::string path = "zero_optimization." + key;
       if (!is_auto(path)) return;
-      if (!values_.hidden_size) {
-        missing_.push_back({path, "--model or --hidden-size", at(path)->position()});
-      } else {
-        put(path, JsonValue(static_cast<std::int64_t>(rule(*values_.hidden_size))),
-            ValueSource::auto_value, concat(formula, " of hidden size ", *values_.hidden_size));
-      }
+      if (!values_.hidden_size) return miss(path, "--model or --hidden-size");
+      put(path, JsonValue(rule(*values_.hidden_size)), ValueSource::auto_value,
+          concat(formula, " of hidden size ", *values_.hidden_size));
     };
-    size(
-        "zero_optimization.reduce_bucket_size", [](std::int64_t h) { return h * h; }, "square");
-    if (!stage3) return;
-    size(
-        "zero_optimization.stage3_prefetch_bucket_size",
-        [](std::int64_t h) { return 0.9 * static_cast<double>(h) * static_cast<double>(h); },
-        "0.9 x square");
-    size(
-        "zero_optimization.stage3_param_persistence_threshold",
-        [](std::int64_t h) { return 10 * h; }, "10 times");
+    size("reduce_bucket_size", "square", [](std::int64_t h) { return h * h; });
+    const JsonValue* stage = root_.find_path("zero_optimization.stage");
+    if (stage == nullptr || !(*stage == JsonValue(3))) return;
+    size("stage3_prefetch_bucket_size", "0.9 x square", [](std::int64_t h) {
+      return static_cast<std::int64_t>(0.9 * static_cast<double>(h) * static_cast<double>(h));
+    });
+    size("stage3_param_persistence_threshold", "10 times", [](std::int64_t h) { return 10 * h; });
   }
 
   void report() {
@@ -197,13 +172,11 @@ class Resolver {
     }
     reader_.error(missing_.front().path, std::move(message), missing_.front().position);
     // Reported; no second complaint about the text "auto" where a number belongs.
-    for (const Missing& entry : missing_) erase(entry.path);
-  }
-
-  void erase(const std::string& path) {
-    const std::size_t dot = path.rfind('.');
-    JsonValue* parent = dot == std::string::npos ? &root_ : at(path.substr(0, dot));
-    if (parent != nullptr) parent->erase(dot == std::string::npos ? path : path.substr(dot + 1));
+    for (const auto& [path, option, position] : missing_) {
+      const std::size_t dot = path.rfind('.');
+      JsonValue* parent = dot == std::string::npos ? &root_ : root_.find_path(path.substr(0, dot));
+      parent->erase(path.substr(dot + 1));
+    }
   }
 
   struct Missing {

@@ -6,19 +6,14 @@ namespace zero3d::config {
 
 namespace {
 
-constexpr std::string_view kTrain = "train_batch_size";
-constexpr std::string_view kMicro = "train_micro_batch_size_per_gpu";
-constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
-
-/// A positive integer at `section`.`key` of the raw tree, 1 when absent or faulty (the section's
-/// own reading reports faults).
-std::int64_t raw_degree(const JsonValue& root, std::string_view section, std::string_view key) {
-  const JsonValue* node = section.empty() ? &root : root.find(section);
-  node = node == nullptr ? nullptr : node->find(key);
+/// A positive integer of the raw tree, 1 when absent or faulty (its section's reading reports
+/// faults).
+std::int64_t raw_degree(const JsonValue& root, const std::string& path) {
+  const JsonValue* node = root.find_path(path);
   return node != nullptr && node->is_integer() && node->as_integer() >= 1 ? node->as_integer() : 1;
 }
 
-struct Named {
+struct Degree {
   std::string path;
   std::int64_t value = 1;
 };
@@ -28,7 +23,7 @@ std::string explain_dp(const ParallelDegrees& degrees) {
   if (degrees.dp == degrees.ranks) return {};
   std::string shared;
   const auto add = [&](const char* name, int value) {
-    if (value > 1) shared += concat(shared.empty() ? "" : " x ", name, " ", value);
+    if (value > 1) append_item(shared, " x ", name, " ", value);
   };
   add("tp", degrees.tp);
   add("pp", degrees.pp);
@@ -53,149 +48,130 @@ std::int64_t product(std::int64_t a, std::int64_t b, std::int64_t c) {
   return result;
 }
 
+/// One of the triple.
+struct Factor {
+  std::string_view key;
+  std::int64_t value;
+  bool given;
+
+  Factor(const Draft& draft, std::string_view name)
+      : key(name), value(draft.config.integer(name)), given(false) {
+    const JsonValue* stated = draft.root.find(name);
+    given = stated != nullptr && !stated->is_null();
+  }
+  std::string text() const { return concat(key, " ", value); }
+};
+
 class BatchTriple {
  public:
-  BatchTriple(Reader& reader, const JsonValue& root, Config& config)
-      : reader_(reader),
-        root_(root),
-        config_(config),
-        dp_(config.degrees.dp),
-        train_(config.integer(kTrain)),
-        micro_(config.integer(kMicro)),
-        accumulation_(config.integer(kAccumulation)) {}
+  explicit BatchTriple(const Draft& draft)
+      : draft_(draft),
+        dp_(draft.config.degrees.dp),
+        train_(draft, "train_batch_size"),
+        micro_(draft, "train_micro_batch_size_per_gpu"),
+        accumulation_(draft, "gradient_accumulation_steps") {}
 
-  void finish() {
-    complete();
-    config_.set(kTrain, JsonValue(train_));
-    config_.set(kMicro, JsonValue(micro_));
-    config_.set(kAccumulation, JsonValue(accumulation_));
+  void complete() {
+    if (!train_.given && !micro_.given) {
+      draft_.error(
+          std::string(train_.key),
+          concat("state ", train_.key, " or ", micro_.key,
+                 accumulation_.given ? concat("; ", accumulation_.key,
+                                              " alone does not say how many samples a step takes")
+                                     : " (with one of them the others follow)"));
+    } else if (!train_.given) {
+      multiply();
+    } else if (micro_.given && accumulation_.given) {
+      compare();
+    } else if (micro_.given) {
+      divide(accumulation_, micro_);
+    } else if (accumulation_.given) {
+      divide(micro_, accumulation_);
+    } else {
+      split();
+    }
   }
 
  private:
-  void complete() {
-    const bool train = given(kTrain);
-    const bool micro = given(kMicro);
-    const bool accumulation = given(kAccumulation);
-    if (!train && !micro) {
-      reader_.error(std::string(kTrain),
-                    concat("state ", kTrain, " or ", kMicro,
-                           accumulation ? concat("; ", kAccumulation,
-                                                 " alone does not say how many "
-                                                 "samples a step takes")
-                                        : std::string(" (with one of them the others follow)")));
-      return;
-    }
-    if (train && micro && accumulation) {
-      all_given();
-    } else if (train && micro) {
-      derive_from_train(accumulation_, kAccumulation, kMicro, micro_);
-    } else if (train && accumulation) {
-      derive_from_train(micro_, kMicro, kAccumulation, accumulation_);
-    } else if (train) {
-      only_train();
-    } else {
-      derive_train(accumulation);
-    }
+  void refuse(const std::string& message) const {
+    draft_.error(std::string(train_.key), message + explain_dp(draft_.config.degrees));
   }
 
-  bool given(std::string_view key) const {
-    const JsonValue* value = root_.find(key);
-    return value != nullptr && !value->is_null();
+  void derive(const Factor& factor, std::int64_t value, std::string note) const {
+    draft_.config.set(factor.key, JsonValue(value));
+    draft_.reader.record(std::string(factor.key), ValueSource::derived, std::move(note));
   }
 
-  TextPosition position(std::string_view key) const {
-    const JsonValue* value = root_.find(key);
-    return value == nullptr ? TextPosition{} : value->position();
-  }
-
-  void refuse(const std::string& message) {
-    reader_.error(std::string(kTrain), message + explain_dp(config_.degrees), position(kTrain));
-  }
-
-  void all_given() {
-    const std::int64_t fits = product(micro_, accumulation_, dp_);
-    if (fits == train_ && fits != INT64_MAX) return;
-    if (fits == INT64_MAX) {
-      refuse(concat(kMicro, " ", micro_, " x ", kAccumulation, " ", accumulation_, " x dp ", dp_,
-                    " is beyond 64 bits; lower them"));
-      return;
+  /// All three are given.
+  void compare() const {
+    const std::string factors = concat(micro_.text(), " x ", accumulation_.text(), " x dp ", dp_);
+    const std::int64_t fits = product(micro_.value, accumulation_.value, dp_);
+    if (fits == INT64_MAX) return refuse(concat(factors, " is beyond 64 bits; lower them"));
+    if (fits == train_.value) return;
+    std::string fix = concat("set ", train_.key, " to ", fits);
+    const std::int64_t micros = micro_.value * dp_, steps = accumulation_.value * dp_;
+    if (train_.value % micros == 0) {
+      fix += concat(", or ", accumulation_.key, " to ", train_.value / micros);
+    } else if (train_.value % steps == 0) {
+      fix += concat(", or ", micro_.key, " to ", train_.value / steps);
     }
-    std::string fix = concat("set ", kTrain, " to ", fits);
-    if (train_ % product(micro_, dp_, 1) == 0) {
-      fix += concat(", or ", kAccumulation, " to ", train_ / (micro_ * dp_));
-    } else if (train_ % product(accumulation_, dp_, 1) == 0) {
-      fix += concat(", or ", kMicro, " to ", train_ / (accumulation_ * dp_));
-    }
-    refuse(concat(kTrain, " is ", train_, ", but ", kMicro, " ", micro_, " x ", kAccumulation, " ",
-                  accumulation_, " x dp ", dp_, " = ", fits, "; ", fix));
+    refuse(concat(train_.key, " is ", train_.value, ", but ", factors, " = ", fits, "; ", fix));
   }
 
-  void derive_from_train(std::int64_t& target, std::string_view target_key,
-                         std::string_view divisor_key, std::int64_t divisor) {
-    const std::int64_t step = product(divisor, dp_, 1);
-    if (train_ % step != 0) {
-      const std::string factors = concat(divisor_key, " ", divisor, " x dp ", dp_, " = ", step);
-      if (train_ < step) {
-        refuse(concat(kTrain, " ", train_, " is smaller than ", factors, ", so ", target_key,
-                      " would be 0; set ", kTrain, " to ", step, " or a multiple of it, or lower ",
-                      divisor_key));
-      } else {
-        refuse(concat(kTrain, " ", train_, " is not a multiple of ", factors, "; set ", kTrain,
-                      " to ", near_multiples(train_, step), ", or change ", divisor_key));
-      }
-      return;
+  /// The batch and one factor are given.
+  void divide(const Factor& target, const Factor& divisor) const {
+    const std::int64_t step = product(divisor.value, dp_, 1);
+    if (train_.value % step == 0) {
+      return derive(target, train_.value / step, concat(train_.key, " / (", divisor.key, " x dp)"));
     }
-    target = train_ / step;
-    reader_.record(std::string(target_key), ValueSource::derived,
-                   concat(kTrain, " / (", divisor_key, " x dp)"));
+    const std::string factors = concat(divisor.text(), " x dp ", dp_, " = ", step);
+    refuse(train_.value < step
+               ? concat(train_.text(), " is smaller than ", factors, ", so ", target.key,
+                        " would be 0; set ", train_.key, " to ", step,
+                        " or a multiple of it, or lower ", divisor.key)
+               : concat(train_.text(), " is not a multiple of ", factors, "; set ", train_.key,
+                        " to ", near_multiples(train_.value, step), ", or change ", divisor.key));
   }
 
-  void only_train() {
-    if (train_ % dp_ != 0) {
-      refuse(concat(kTrain, " ", train_, " is not divisible by dp ", dp_, "; set it to ",
-                    near_multiples(train_, dp_)));
-      return;
+  /// Only the batch is given.
+  void split() const {
+    if (train_.value % dp_ != 0) {
+      return refuse(concat(train_.text(), " is not divisible by dp ", dp_, "; set it to ",
+                           near_multiples(train_.value, dp_)));
     }
-    micro_ = train_ / dp_;
-    accumulation_ = 1;
-    reader_.record(std::string(kMicro), ValueSource::derived, concat(kTrain, " / dp"));
-    reader_.record(std::string(kAccumulation), ValueSource::derived, "1, since neither is stated");
+    derive(micro_, train_.value / dp_, concat(train_.key, " / dp"));
+    derive(accumulation_, 1, "1, since neither is stated");
   }
 
-  void derive_train(bool accumulation) {
-    if (!accumulation) {
-      accumulation_ = 1;
-      reader_.record(std::string(kAccumulation), ValueSource::derived, "1, since it is not stated");
-    }
-    train_ = product(micro_, accumulation_, dp_);
-    if (train_ == INT64_MAX) {
-      refuse(concat(kMicro, " x ", kAccumulation, " x dp is beyond 64 bits; lower them"));
-      return;
-    }
-    reader_.record(std::string(kTrain), ValueSource::derived,
-                   concat(kMicro, " x ", kAccumulation, " x dp"));
+  /// The micro-batch is given, perhaps the accumulation, but not the batch.
+  void multiply() const {
+    const std::int64_t steps = accumulation_.given ? accumulation_.value : 1;
+    if (!accumulation_.given) derive(accumulation_, steps, "1, since it is not stated");
+    const std::string factors = concat(micro_.key, " x ", accumulation_.key, " x dp");
+    const std::int64_t batch = product(micro_.value, steps, dp_);
+    if (batch == INT64_MAX) return refuse(concat(factors, " is beyond 64 bits; lower them"));
+    derive(train_, batch, factors);
   }
 
-  Reader& reader_;
-  const JsonValue& root_;
-  Config& config_;
-  std::int64_t dp_;
-  std::int64_t train_;
-  std::int64_t micro_;
-  std::int64_t accumulation_;
+  const Draft& draft_;
+  const std::int64_t dp_;
+  const Factor train_;
+  const Factor micro_;
+  const Factor accumulation_;
 };
 
 }  // namespace
 
 ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const LoadOptions& options) {
-  Named tp{"tensor_parallel.autotp_size", raw_degree(root, "tensor_parallel", "autotp_size")};
-  Named pp{"pipeline.stages", raw_degree(root, "pipeline", "stages")};
-  Named sp{"sequence_parallel_size", raw_degree(root, "", "sequence_parallel_size")};
-  if (options.tp) tp.value = *options.tp;
-  if (options.pp) pp.value = *options.pp;
+  const auto degree_of = [&](const std::string& path, std::optional<int> option) {
+    return Degree{path, option ? *option : raw_degree(root, path)};
+  };
+  const Degree tp = degree_of("tensor_parallel.autotp_size", options.tp);
+  const Degree pp = degree_of("pipeline.stages", options.pp);
+  const Degree sp = degree_of("sequence_parallel_size", std::nullopt);
   ParallelDegrees degrees;
   degrees.ranks = options.ranks;
-  for (const Named* degree : {&tp, &pp}) {
+  for (const Degree* degree : {&tp, &pp}) {
     if (degree->value >= 1) continue;
     reader.error(degree->path, concat("a degree is at least 1, found ", degree->value));
     return degrees;
@@ -204,10 +180,10 @@ ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const Loa
   if (shared == INT64_MAX || options.ranks % shared != 0) {
     std::string factors;
     std::string path;
-    for (const Named* degree : {&tp, &pp, &sp}) {
+    for (const Degree* degree : {&tp, &pp, &sp}) {
       if (degree->value == 1) continue;
       if (path.empty()) path = degree->path;
-      factors += concat(factors.empty() ? "" : " x ", degree->path, " ", degree->value);
+      append_item(factors, " x ", degree->path, " ", degree->value);
     }
     reader.error(path, concat(options.ranks, " ranks cannot be split by ", factors, " = ", shared,
                               ": ranks = dp x tp x pp must come out whole; change it, or run on a "
@@ -222,8 +198,6 @@ ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const Loa
   return degrees;
 }
 
-void finish_batch(const Draft& draft) {
-  BatchTriple(draft.reader, draft.root, draft.config).finish();
-}
+void finish_batch(const Draft& draft) { BatchTriple(draft).complete(); }
 
 }  // namespace zero3d::config

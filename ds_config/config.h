@@ -24,7 +24,7 @@ struct ParallelDegrees {
 };
 
 struct Config {
-  JsonValue values;
+  JsonValue values;  ///< Every known key; absent sections without a default are null.
   ParallelDegrees degrees;
 
   /// The value at "section.key"; null inside a section that is null. Throws Error(kInvalid) for a

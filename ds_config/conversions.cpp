@@ -1,7 +1,6 @@
 // The conversions of Reader: what DeepSpeed's sections take for a flag, a number or a text, and
 // what they refuse, with the fix.
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -13,13 +12,6 @@
 namespace zero3d::config {
 
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\n\r\v\f";
@@ -56,11 +48,21 @@ std::optional<double> spelt_integer(std::string_view text) {
   return value;
 }
 
-std::string integral_text(double value) {
-  char buffer[64];
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, 0).ptr;
-  return std::string(buffer, end);
+/// What a value that is no text says as a number.
+std::optional<double> plain_value(const Field& field, const JsonValue& value) {
+  if (value.is_number()) return value.as_number();
+  if (value.is_bool() && !field.plain_number) return value.as_bool() ? 1 : 0;
+  return std::nullopt;
+}
+
+/// "an integer > 0".
+std::string expected_number(std::string_view what, const Range& range) {
+  const std::string bounds = range.text();
+  return concat(what, bounds.empty() ? "" : " ", bounds);
+}
+
+bool is_one_of(std::string_view word, std::span<const std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 /// Why an unquoted word may stand where something else was meant.
@@ -69,7 +71,7 @@ std::string quoteless_hint(const JsonValue& value) {
   const std::string& text = value.as_string();
   const std::string word = text.substr(0, text.find_first_of(",}] "));
   if (word == "True" || word == "False") {
-    return concat("write ", lower(word), ": JSON spells it in lower case");
+    return concat("write ", lower_case(word), ": JSON spells it in lower case");
   }
   if (word == "None") return "write null, or remove the key: JSON has no None";
   return "an unquoted word runs to the end of its line; if it is a placeholder of a template, put "
@@ -78,167 +80,121 @@ std::string quoteless_hint(const JsonValue& value) {
 
 }  // namespace
 
-void Reader::refuse(const Field& field, const std::string& path, const JsonValue& value,
-                    std::string_view expected, std::string_view fix) {
-  std::string found = value.is_string() ? concat("the string ", value.excerpt())
-                      : value.is_null() || value.is_bool() || value.is_number()
-                          ? value.excerpt()
-                          : concat(describe_kind(value.kind()), " ", value.excerpt());
-  if (!value.is_string() && !value.is_null() && !value.is_bool() && !value.is_number() &&
-      found.find(" of ") != std::string::npos) {
-    found = value.excerpt();
+std::nullopt_t Reader::refuse(const Field& field, const std::string& path, const JsonValue& value,
+                              std::string_view expected, std::string_view fix) {
+  std::string found = value.excerpt();
+  if (value.is_string() ||
+      ((value.is_array() || value.is_object()) && found.find(" of ") == std::string::npos)) {
+    found = concat(value.is_string() ? "the string" : describe_kind(value.kind()), " ", found);
   }
-  std::string message = concat("expected ", expected, ", found ", found);
-  std::string hint = value.is_string() && fix.empty() ? quoteless_hint(value) : std::string(fix);
-  if (!hint.empty()) message += concat("; ", hint);
+  const std::string hint = fix.empty() ? quoteless_hint(value) : std::string(fix);
+  const std::string message = concat("expected ", expected, ", found ", found, after(hint));
   if (field.checked) {
-    error(path, std::move(message), value.position());
+    error(path, message, value.position());
   } else {
     train_error(path, message + " (DeepSpeed does not look at it before it is used)",
                 value.position());
   }
+  return std::nullopt;
 }
 
-std::optional<bool> Reader::to_bool(const Field& field, const std::string& path,
-                                    const JsonValue& value) {
-  if (value.is_bool()) return value.as_bool();
-  if (field.kind == Kind::bit && value.is_integer()) return value.as_integer() != 0;
-  if (field.kind == Kind::bit || (field.no_text && value.is_string())) {
-    refuse(field, path, value, "true or false",
-           value.is_string() && !value.is_quoteless() ? "write it without quotes" : "");
-    return std::nullopt;
-  }
-  if (value.is_number() && (value.as_number() == 0 || value.as_number() == 1)) {
-    return value.as_number() == 1;
-  }
+Reader::Converted Reader::to_bool(const Field& field, const std::string& path,
+                                  const JsonValue& value) {
+  if (value.is_bool()) return value;
+  if (field.kind == Kind::bit && value.is_integer()) return JsonValue(value.as_integer() != 0);
+  const bool quoted = value.is_string() && !value.is_quoteless();
+  const char* unquote = quoted ? "write it without quotes" : "";
+  if (field.kind == Kind::bit || (field.no_text && value.is_string()))
+    return refuse(field, path, value, "true or false", unquote);
+  if (value == JsonValue(0) || value == JsonValue(1)) return JsonValue(value.as_number() == 1);
   if (value.is_string() && field.checked) {
-    const std::string word = lower(value.as_string());
-    constexpr std::array kTrue = {"true", "t", "yes", "y", "on", "1"};
-    constexpr std::array kFalse = {"false", "f", "no", "n", "off", "0"};
-    if (std::find(kTrue.begin(), kTrue.end(), word) != kTrue.end()) return true;
-    if (std::find(kFalse.begin(), kFalse.end(), word) != kFalse.end()) return false;
+    constexpr std::string_view kTrue[] = {"true", "t", "yes", "y", "on", "1"};
+    constexpr std::string_view kFalse[] = {"false", "f", "no", "n", "off", "0"};
+    const std::string word = lower_case(value.as_string());
+    if (is_one_of(word, kTrue)) return JsonValue(true);
+    if (is_one_of(word, kFalse)) return JsonValue(false);
   }
+  if (field.checked) return refuse(field, path, value, "true or false", unquote);
   refuse(field, path, value, "true or false",
-         !value.is_string() || value.is_quoteless() ? ""
-         : field.checked                            ? "write it without quotes"
-                         : "any text counts as true here; write it without quotes");
-  if (field.checked) return std::nullopt;
+         quoted ? "any text counts as true here; write it without quotes" : "");
   // What Python makes of it, so that what depends on it is judged as DeepSpeed judges it.
-  return value.is_object()   ? !value.members().empty()
-         : value.is_array()  ? !value.items().empty()
-         : value.is_string() ? !value.as_string().empty()
-                             : value.is_number();
+  return JsonValue(!is_falsy(value));
 }
 
-std::optional<std::int64_t> Reader::to_integer(const Field& field, const std::string& path,
-                                               const JsonValue& value) {
-  const std::string bounds = field.range.text();
-  const std::string expected = concat("an integer", bounds.empty() ? "" : " ", bounds);
-  std::optional<double> number;
-  if (value.is_bool() && !field.plain_number) number = value.as_bool() ? 1 : 0;
-  if (value.is_number()) number = value.as_number();
-  if (value.is_string() && field.no_text) {
-    refuse(field, path, value, expected,
-           value.is_quoteless() ? "" : "write the number without quotes");
-    return std::nullopt;
-  }
+Reader::Converted Reader::to_integer(const Field& field, const std::string& path,
+                                     const JsonValue& value) {
+  const auto refused = [&](std::string_view fix) {
+    return refuse(field, path, value, expected_number("an integer", field.range), fix);
+  };
+  std::optional<double> number = plain_value(field, value);
   if (value.is_string()) {
-    number = spelt_integer(value.as_string());
-    if (field.plain_number && value.as_string().find('.') != std::string::npos) number.reset();
-    if (!number) {
-      const auto meant = spelt_number(value.as_string());
-      std::string fix = value.is_quoteless() ? quoteless_hint(value) : std::string();
-      if (meant && *meant == std::floor(*meant)) {
-        fix = concat("write ", trim(value.as_string()), " without the quotes");
-      }
-      refuse(field, path, value, expected, fix);
-      return std::nullopt;
-    }
+    const std::string& text = value.as_string();
+    if (field.no_text)
+      return refused(value.is_quoteless() ? "" : "write the number without quotes");
+    number = spelt_integer(text);
+    if (field.plain_number && text.find('.') != std::string::npos) number.reset();
+    const auto meant = spelt_number(text);
+    if (!number && meant && *meant == std::floor(*meant))
+      return refused(concat("write ", trim(text), " without the quotes"));
   }
   if (!number) {
-    std::string fix;
-    if (value.is_array() && value.items().size() == 1 && value.items()[0].is_number()) {
-      fix = concat("write ", value.items()[0].dump(), " without the brackets");
-    }
-    if (value.is_null()) fix = "remove the key for its default";
-    refuse(field, path, value, expected, fix);
-    return std::nullopt;
+    const std::vector<JsonValue>& items = value.items();
+    if (items.size() == 1 && items[0].is_number())
+      return refused(concat("write ", items[0].dump(), " without the brackets"));
+    return refused(value.is_null() ? "remove the key for its default" : "");
   }
-  if (*number != std::floor(*number)) {
-    refuse(field, path, value, expected,
-           concat("it has a fraction: write ", integral_text(std::floor(*number)), " or ",
-                  integral_text(std::ceil(*number))));
-    return std::nullopt;
+  const double below = std::floor(*number);
+  if (*number != below) {
+    const auto whole = static_cast<std::int64_t>(below);  // fits, since it has a fraction
+    return refused(concat("it has a fraction: write ", whole, " or ", whole + 1));
   }
   constexpr double kLimit = 9223372036854775808.0;  // 2^63
-  if (!value.is_integer() && (*number >= kLimit || *number < -kLimit)) {
-    refuse(field, path, value, expected, "the largest integer is 9223372036854775807");
-    return std::nullopt;
-  }
-  if (!field.range.contains(*number)) {
-    refuse(field, path, value, expected,
-           value.is_number() || value.is_bool() ? "" : "the number in it is out of that range");
-    return std::nullopt;
-  }
-  return value.is_integer() ? value.as_integer() : static_cast<std::int64_t>(*number);
+  if (!value.is_integer() && (*number >= kLimit || *number < -kLimit))
+    return refused("the largest integer is 9223372036854775807");
+  if (!field.range.contains(*number))
+    return refused(value.is_string() ? "the number in it is out of that range" : "");
+  return value.is_integer() ? value : JsonValue(static_cast<std::int64_t>(*number));
 }
 
-std::optional<double> Reader::to_number(const Field& field, const std::string& path,
-                                        const JsonValue& value) {
-  const std::string bounds = field.range.text();
-  const std::string expected = concat("a number", bounds.empty() ? "" : " ", bounds);
-  std::optional<double> number;
-  if (value.is_bool() && !field.plain_number) number = value.as_bool() ? 1 : 0;
-  if (value.is_number()) number = value.as_number();
-  if (value.is_string()) number = spelt_number(value.as_string());
-  if (!number) {
-    refuse(field, path, value, expected, value.is_null() ? "remove the key for its default" : "");
-    return std::nullopt;
-  }
-  if (!field.range.contains(*number)) {
-    refuse(field, path, value, expected);
-    return std::nullopt;
-  }
-  return number;
+Reader::Converted Reader::to_number(const Field& field, const std::string& path,
+                                    const JsonValue& value) {
+  const std::optional<double> number =
+      value.is_string() ? spelt_number(value.as_string()) : plain_value(field, value);
+  if (number && field.range.contains(*number)) return JsonValue(*number);
+  return refuse(field, path, value, expected_number("a number", field.range),
+                value.is_null() ? "remove the key for its default" : "");
 }
 
-std::optional<std::string> Reader::to_text(const Field& field, const std::string& path,
-                                           const JsonValue& value) {
+Reader::Converted Reader::to_text(const Field& field, const std::string& path,
+                                  const JsonValue& value) {
   const std::vector<std::string_view> names = split_names(field.choices);
-  std::string list;
-  for (const std::string_view name : names)
-    list += concat(list.empty() ? "" : ", ", "\"", name, "\"");
+  const std::string expected =
+      names.empty() ? "a string" : concat("one of \"", joined(names, "\", \""), "\"");
   if (!value.is_string()) {
-    refuse(field, path, value, list.empty() ? std::string("a string") : concat("one of ", list),
-           value.is_null() && !field.nullable ? "remove the key for its default" : "");
-    return std::nullopt;
+    return refuse(field, path, value, expected,
+                  value.is_null() && !field.nullable ? "remove the key for its default" : "");
   }
-  if (names.empty()) return value.as_string();
+  const std::string& word = value.as_string();
+  if (names.empty()) return value;
   for (const std::string_view name : names) {
-    if (name == value.as_string() || (field.any_case && lower(name) == lower(value.as_string())))
-      return std::string(name);
+    if (name == word || (field.any_case && lower_case(name) == lower_case(word)))
+      return JsonValue(std::string(name));
   }
-  std::string fix = did_you_mean(lower(value.as_string()), names);
-  if (value.is_quoteless() && fix.empty()) fix = quoteless_hint(value);
-  refuse(field, path, value, concat("one of ", list), fix);
-  return std::nullopt;
+  return refuse(field, path, value, expected, did_you_mean(lower_case(word), names));
 }
 
-std::optional<JsonValue> Reader::to_texts(const Field& field, const std::string& path,
-                                          const JsonValue& value) {
+Reader::Converted Reader::to_texts(const Field& field, const std::string& path,
+                                   const JsonValue& value) {
   const std::vector<std::string_view> names = split_names(field.choices);
-  const bool fits =
-      value.is_array() &&
-      std::all_of(value.items().begin(), value.items().end(), [&](const JsonValue& item) {
-        return item.is_string() && (names.empty() || std::find(names.begin(), names.end(),
-                                                               item.as_string()) != names.end());
-      });
-  if (fits) return value;
-  std::string expected = names.empty() ? "a list of strings" : "a list out of";
-  for (const std::string_view name : names) expected += concat(" \"", name, "\"");
-  refuse(field, path, value, expected,
-         value.is_string() ? concat("write [", value.excerpt(), "]") : std::string());
-  return std::nullopt;
+  const auto fits = [&](const JsonValue& item) {
+    return item.is_string() && (names.empty() || is_one_of(item.as_string(), names));
+  };
+  if (value.is_array() && std::all_of(value.items().begin(), value.items().end(), fits))
+    return value;
+  return refuse(field, path, value,
+                names.empty() ? "a list of strings"
+                              : concat("a list out of \"", joined(names, "\" \""), "\""),
+                value.is_string() ? concat("write [", value.excerpt(), "]") : "");
 }
 
 }  // namespace zero3d::config

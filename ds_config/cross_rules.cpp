@@ -60,14 +60,9 @@ void check_reduction(const Draft& draft) {
 void check_data_efficiency(const Draft& draft) {
   const Config& config = draft.config;
   const std::string path = "data_efficiency.data_sampling.";
-  if (config.flag(path + "curriculum_learning.enabled")) {
-    const JsonValue* node = draft.root.find("data_efficiency");
-    for (const char* name : {"data_sampling", "curriculum_learning", "curriculum_metrics"})
-      node = node == nullptr ? nullptr : node->find(name);
-    if (node == nullptr)
-      draft.error(path + "curriculum_learning.curriculum_metrics",
-                  "required when curriculum_learning is enabled: name at least one metric");
-  }
+  const std::string metrics = path + "curriculum_learning.curriculum_metrics";
+  if (config.flag(path + "curriculum_learning.enabled") && !draft.root.find_path(metrics))
+    draft.error(metrics, "required when curriculum_learning is enabled: name at least one metric");
   if (config.flag(path + "dynamic_batching.enabled") &&
       !config.has(path + "dynamic_batching.max_tokens"))
     draft.error(path + "dynamic_batching.max_tokens",
@@ -77,21 +72,12 @@ void check_data_efficiency(const Draft& draft) {
     draft.train_error(by_tokens, "not implemented, in DeepSpeed either; set enabled to false");
 }
 
-/// Python's idea of nothing: these folders must not be that.
-bool is_falsy(const JsonValue& value) {
-  return value.is_null() || value == JsonValue(false) || value == JsonValue(0) ||
-         (value.is_string() && value.as_string().empty()) ||
-         (value.is_array() && value.items().empty()) ||
-         (value.is_object() && value.members().empty());
-}
-
 void check_autotuning(const Draft& draft) {
-  const JsonValue* section = draft.root.find("autotuning");
-  for (const char* key : {"results_dir", "exps_dir"}) {
-    const JsonValue* value = section == nullptr ? nullptr : section->find(key);
-    if (value == nullptr || !is_falsy(*value)) continue;
-    draft.error(join_path("autotuning", key), concat("must name a folder, found ", value->excerpt(),
-                                                     "; remove it for the default"));
+  for (const char* path : {"autotuning.results_dir", "autotuning.exps_dir"}) {
+    const JsonValue* value = draft.root.find_path(path);
+    if (value != nullptr && is_falsy(*value))
+      draft.error(path, concat("must name a folder, found ", value->excerpt(),
+                               "; remove it for the default"));
   }
 }
 

@@ -52,53 +52,22 @@ One of the batch triple that the other two determine needs no option. Any other 
 default. What is left is one error that lists every such key and the option that supplies it.
 )";
 
-std::string_view status(config::Support support) {
-  switch (support) {
-    case config::Support::implemented:
-      return "yes";
-    case config::Support::no_effect:
-      return "none";
-    case config::Support::not_yet:
-      return "not yet";
-    case config::Support::changes_result:
-    case config::Support::refused:
-      return "refused";
-  }
-  return "";
-}
+// By Support and by Kind, in the order of their enumerators.
+constexpr std::string_view kStatus[] = {"yes", "none", "not yet", "refused", "refused"};
+constexpr std::string_view kKinds[] = {
+    "bool", "bool", "int", "float", "string", "list of strings", "object", "any", "object"};
 
-std::string_view kind_text(config::Kind kind) {
-  switch (kind) {
-    case config::Kind::flag:
-    case config::Kind::bit:
-      return "bool";
-    case config::Kind::integer:
-      return "int";
-    case config::Kind::number:
-      return "float";
-    case config::Kind::text:
-      return "string";
-    case config::Kind::texts:
-      return "list of strings";
-    case config::Kind::object:
-    case config::Kind::section:
-      return "object";
-    case config::Kind::any:
-      return "any";
-  }
-  return "";
+std::string_view status(config::Support support) {
+  return kStatus[static_cast<std::size_t>(support)];
 }
 
 std::string type_text(const config::Field& field) {
-  std::string text(field.type.empty() ? kind_text(field.kind) : field.type);
+  std::string text(field.type.empty() ? kKinds[static_cast<std::size_t>(field.kind)] : field.type);
   if (!field.choices.empty() && field.type.empty()) {
-    text = field.kind == config::Kind::texts ? "list of " : "";
-    const char* separator = "";
-    for (const std::string_view choice : config::split_names(field.choices)) {
-      text += concat(separator, "`", choice, "`");
-      separator = ", ";
-    }
+    text = concat(field.kind == config::Kind::texts ? "list of " : "", "`",
+                  joined(config::split_names(field.choices), "`, `"), "`");
   }
+  if (field.default_is_auto() && field.type.empty()) text += " or \"auto\"";
   const std::string range = field.range.text();
   if (!range.empty() && text.find('>') == std::string::npos && field.name != "stage")
     text += concat(" ", range);

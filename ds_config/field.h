@@ -42,8 +42,8 @@ enum class Support {
   changes_result,  ///< The result would differ: train refuses it unless told otherwise.
   refused          ///< The run cannot start with it.
 };
-/// Whether a configuration asks for the key; without one: its flag, or the section's `enabled`, is
-/// true.
+/// Whether a configuration asks for the key. Without one: at the stages that heed it, its flag or
+/// the section's `enabled` is true, or the optional section is there.
 using Condition = bool (*)(const Config&);
 
 using Default = std::variant<std::monostate, bool, std::int64_t, double, std::string_view>;
@@ -82,6 +82,13 @@ struct Field {
   /// Reads a value that needs code of its own; `out` holds the default.
   void (*read)(Reader&, const Field&, const std::string& path, const JsonValue&,
                JsonValue& out) = nullptr;
+
+  /// Of a number: what "auto" becomes is decided elsewhere.
+  constexpr bool default_is_auto() const {
+    return (kind == Kind::integer || kind == Kind::number) &&
+           std::holds_alternative<std::string_view>(fallback);
+  }
+  constexpr bool heeded_at(int stage) const { return stage >= first_stage && stage <= last_stage; }
 
   constexpr Field& also(std::string_view spelling) { return alias = spelling, *this; }
   constexpr Field& typed(std::string_view text) { return type = text, *this; }
@@ -126,9 +133,8 @@ struct Field {
 };
 
 struct Section {
-  std::string_view name;  ///< The path in the file, "" for the root.
   std::span<const Field> fields;
-  bool strict = false;  ///< Unknown keys and odd values are errors.
+  bool strict = false;  ///< Unknown keys are errors; its rows are made by strictly().
 
   const Field* find(std::string_view key) const;
   std::vector<std::string_view> spellings() const;

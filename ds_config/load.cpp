@@ -7,7 +7,6 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
-#include "zero3d/ds_config/auto_values.h"
 #include "zero3d/ds_config/field.h"
 #include "zero3d/ds_config/rules.h"
 #include "zero3d/formats/hjson.h"
@@ -45,8 +44,7 @@ std::string missing_file(const std::string& path) {
   }
   std::sort(names.begin(), names.end());
   const std::vector<std::string_view> candidates(names.begin(), names.end());
-  const std::string near =
-      nearest_name(wanted.filename().string(), candidates.data(), candidates.size());
+  const std::string near = nearest_name(wanted.filename().string(), candidates);
   if (!near.empty()) {
     message +=
         concat("; did you mean ", wanted.has_parent_path() ? (folder / near).string() : near, "?");
@@ -57,25 +55,15 @@ std::string missing_file(const std::string& path) {
 /// URL-safe base64, padding optional; nothing when `text` is anything else.
 std::optional<std::string> decode_base64(std::string_view text) {
   while (!text.empty() && (text.back() == '=' || text.back() == '\n')) text.remove_suffix(1);
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::string out;
   std::uint32_t bits = 0;
   int count = 0;
   for (const char c : text) {
-    std::uint32_t digit = 0;
-    if (c >= 'A' && c <= 'Z') {
-      digit = static_cast<std::uint32_t>(c - 'A');
-    } else if (c >= 'a' && c <= 'z') {
-      digit = static_cast<std::uint32_t>(c - 'a') + 26;
-    } else if (c >= '0' && c <= '9') {
-      digit = static_cast<std::uint32_t>(c - '0') + 52;
-    } else if (c == '-' || c == '+') {
-      digit = 62;
-    } else if (c == '_' || c == '/') {
-      digit = 63;
-    } else {
-      return std::nullopt;
-    }
-    bits = (bits << 6) | digit;
+    const std::size_t digit = kDigits.find(c == '+' ? '-' : c == '/' ? '_' : c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    bits = (bits << 6) | static_cast<std::uint32_t>(digit);
     if (++count % 4 != 1)
       out.push_back(static_cast<char>((bits >> (6 - 2 * ((count - 1) % 4))) & 255));
   }
@@ -105,21 +93,18 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   Config& config = result.config;
   const config::Draft draft{reader, root, config};
   config.degrees = config::resolve_degrees(reader, root, options);
-  const bool degrees_fit = result.errors.empty() || config.degrees.dp * config.degrees.tp *
-                                                            config.degrees.pp * config.degrees.sp ==
-                                                        options.ranks;
-  config::resolve_autos(reader, root, options.autos, config.degrees.dp);
+  const auto& [ranks, dp, tp, pp, sp] = config.degrees;
+  config::resolve_autos(reader, root, options.autos, dp);
   const std::size_t before = result.errors.size();
   config.values = config::kRoot.defaults();
   reader.read_section(config::kRoot, root, config.values, "");
-  if (options.tp) {
-    config.set("tensor_parallel.autotp_size", JsonValue(*options.tp));
-    reader.record("tensor_parallel.autotp_size", ValueSource::command_line, "--tp");
-  }
-  if (options.pp) {
-    config.set("pipeline.stages", JsonValue(*options.pp));
-    reader.record("pipeline.stages", ValueSource::command_line, "--pp");
-  }
+  const auto overrule = [&](const char* path, std::optional<int> value, const char* option) {
+    if (!value) return;
+    config.set(path, JsonValue(*value));
+    reader.record(path, ValueSource::command_line, option);
+  };
+  overrule("tensor_parallel.autotp_size", options.tp, "--tp");
+  overrule("pipeline.stages", options.pp, "--pp");
   config::finish_zero(draft);
   config::finish_precision(draft);
   const auto faulty = [&](std::string_view key) {
@@ -128,8 +113,8 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
     });
   };
   // A wrong value of the triple is reported already; the arithmetic would only add noise.
-  if (degrees_fit && !faulty("train_batch_size") && !faulty("train_micro_batch_size_per_gpu") &&
-      !faulty("gradient_accumulation_steps")) {
+  if (dp * tp * pp * sp == ranks && !faulty("train_batch_size") &&
+      !faulty("train_micro_batch_size_per_gpu") && !faulty("gradient_accumulation_steps")) {
     config::finish_batch(draft);
   }
   if (result.errors.size() == before) config::finish_rest(draft);
@@ -140,19 +125,8 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
 }  // namespace
 
 std::string_view name_of(ValueSource source) {
-  switch (source) {
-    case ValueSource::default_value:
-      return "default";
-    case ValueSource::file:
-      return "file";
-    case ValueSource::auto_value:
-      return "auto";
-    case ValueSource::command_line:
-      return "command line";
-    case ValueSource::derived:
-      return "derived";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"default", "file", "auto", "command line", "derived"};
+  return kNames[static_cast<std::size_t>(source)];
 }
 
 bool LoadResult::stated(std::string_view path) const {
@@ -173,18 +147,19 @@ void LoadResult::require_ok() const {
   throw ConfigError("", message);
 }
 
+std::string ConfigMessage::text() const { return concat(path, path.empty() ? "" : ": ", message); }
+
 std::string LoadResult::describe(const ConfigMessage& entry) const {
   std::string out = name;
   if (entry.position.line > 0) {
     out += concat(":", entry.position.line, ":", entry.position.column);
   }
-  return concat(out, ": ", entry.path, entry.path.empty() ? "" : ": ", entry.message);
+  return concat(out, ": ", entry.text());
 }
 
 std::string LoadResult::show(const ConfigMessage& entry) const {
   if (entry.position.line == 0) return describe(entry);
-  return locate(text, name, entry.position,
-                concat(entry.path, entry.path.empty() ? "" : ": ", entry.message));
+  return locate(text, name, entry.position, entry.text());
 }
 
 LoadResult load_config_text(std::string_view text, std::string_view name,
@@ -225,9 +200,8 @@ LoadResult load_config_file(const std::string& path, const LoadOptions& options)
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) return failed(path, missing_file(path));
-  if (status.type() == fs::file_type::directory) {
-    return failed(path, concat("expected a file, found a folder"));
-  }
+  if (status.type() == fs::file_type::directory)
+    return failed(path, "expected a file, found a folder");
   std::string text;
   try {
     text = InputFile(path).read_all(kMaxBytes);

@@ -46,6 +46,7 @@ struct ConfigMessage {
   std::string path;     ///< JSON path, "" when the text does not parse.
   std::string message;  ///< Alone tells what to change.
   TextPosition position;
+  std::string text() const;  ///< "path: message".
 };
 
 /// Where a resolved value comes from.
@@ -86,11 +87,8 @@ LoadResult load_config_file(const std::string& path, const LoadOptions& options)
 LoadResult load_config_text(std::string_view text, std::string_view name,
                             const LoadOptions& options);
 
-/// The complete ds_config that `config` stands for: every known key, in a fixed order; absent
-/// sections without a default are null.
-JsonValue resolved_json(const Config& config);
-/// resolved_json() without nulls and deprecated keys: a ds_config file that loads again, to the
-/// same Config. What a run writes beside its results.
+/// The values of `config` without nulls and deprecated keys: a ds_config file that loads again, to
+/// the same Config. What a run writes beside its results.
 JsonValue loadable_json(const Config& config);
 /// A stable fingerprint of the resolved configuration (16 hexadecimal digits): ranks compare it at
 /// start to find that they disagree.

@@ -57,14 +57,14 @@ constexpr std::array kFlopsProfilerRows = {
 constexpr std::array kThroughputRows = strictly(
     std::array{flag("enabled", true, "Measure samples a second."),
                flag("synchronized", true, "Wait for the device before reading the clock.")});
-constexpr Section kThroughput = {"timers.throughput", kThroughputRows, true};
+constexpr Section kThroughput = {kThroughputRows, true};
 constexpr std::array kTimersRows = {nested("throughput", kThroughput, "The throughput timer.")};
 
 constexpr std::array kModelInfoRows = {flag("profile", false, "Measure the model."),
                                        integer("num_params", none, "Parameters of the model."),
                                        integer("hidden_size", none, "Hidden size of the model."),
                                        integer("num_layers", none, "Layers of the model.")};
-constexpr Section kModelInfo = {"autotuning.model_info", kModelInfoRows, false};
+constexpr Section kModelInfo = {kModelInfoRows};
 
 constexpr std::array kAutotuningRows = {
     flag("enabled", false, "Search for the fastest settings instead of training."),
@@ -91,13 +91,13 @@ constexpr std::array kAutotuningRows = {
 
 }  // namespace
 
-constexpr Section kTensorboard = {"tensorboard", kFileMonitorRows, true};
-constexpr Section kCsvMonitor = {"csv_monitor", kFileMonitorRows, true};
-constexpr Section kWandb = {"wandb", kWandbRows, true};
-constexpr Section kComet = {"comet", kCometRows, true};
-constexpr Section kCommsLogger = {"comms_logger", kCommsLoggerRows, true};
-constexpr Section kFlopsProfiler = {"flops_profiler", kFlopsProfilerRows, false};
-constexpr Section kTimers = {"timers", kTimersRows, false};
-constexpr Section kAutotuning = {"autotuning", kAutotuningRows, false};
+constexpr Section kTensorboard = {kFileMonitorRows, true};
+constexpr Section kCsvMonitor = {kFileMonitorRows, true};
+constexpr Section kWandb = {kWandbRows, true};
+constexpr Section kComet = {kCometRows, true};
+constexpr Section kCommsLogger = {kCommsLoggerRows, true};
+constexpr Section kFlopsProfiler = {kFlopsProfilerRows};
+constexpr Section kTimers = {kTimersRows};
+constexpr Section kAutotuning = {kAutotuningRows};
 
 }  // namespace zero3d::config

@@ -9,7 +9,7 @@ namespace zero3d::config {
 namespace {
 
 struct Removed {
-  std::string_view path;
+  std::string_view key;
   std::string_view instead;
 };
 
@@ -29,58 +29,48 @@ constexpr std::array kRemoved = {
     Removed{"progressive_layer_drop", "nothing replaces it"},
 };
 
-void refuse_removed(Reader& reader, const JsonValue& root) {
-  for (const JsonMember& member : root.members()) {
+/// Erases what it refuses: the reader must not complain a second time.
+void refuse_removed(Reader& reader, JsonValue& root) {
+  std::erase_if(root.members(), [&](const JsonMember& member) {
     for (const Removed& removed : kRemoved) {
-      if (member.name != removed.path) continue;
+      if (member.name != removed.key) continue;
       reader.error(
           member.name,
-          concat("DeepSpeed 0.19.8 removed \"", removed.path,
+          concat("DeepSpeed 0.19.8 removed \"", removed.key,
                  "\" and refuses it whatever its value; ", removed.instead, ". Remove the key"),
           member.name_position);
+      return true;
     }
-  }
-  const JsonValue* zero = root.find("zero_optimization");
+    return false;
+  });
+  JsonValue* zero = root.find("zero_optimization");
   if (zero == nullptr) return;
-  for (const JsonMember& member : zero->members()) {
-    if (member.name != "zeropp_loco_param") continue;
+  std::erase_if(zero->members(), [&](const JsonMember& member) {
+    if (member.name != "zeropp_loco_param") return false;
     reader.error("zero_optimization.zeropp_loco_param",
                  "DeepSpeed 0.19.8 removed LoCo and refuses the key whatever its value; plain "
                  "quantized gradients (zero_quantized_gradients) remain. Remove the key",
                  member.name_position);
-  }
+    return true;
+  });
 }
 
 }  // namespace
 
 void replace_old_keys(Reader& reader, JsonValue& root) {
   refuse_removed(reader, root);
-  // The reader must not complain about them a second time.
-  std::erase_if(root.members(), [](const JsonMember& member) {
-    for (const Removed& removed : kRemoved) {
-      if (removed.path == member.name) return true;
-    }
-    return false;
-  });
-  if (JsonValue* zero = root.find("zero_optimization")) zero->erase("zeropp_loco_param");
-
   const JsonValue* bf16 = root.find("bf16");
-  if (bf16 != nullptr && bf16->is_null()) {
-    root.erase("bf16");
-    bf16 = nullptr;
-  }
+  const bool stated = bf16 != nullptr && !bf16->is_null();
+  if (!stated) root.erase("bf16");
   for (JsonMember& member : root.members()) {
     if (member.name != "bfloat16") continue;
-    if (bf16 != nullptr) {
-      reader.warning("bfloat16", "ignored, since \"bf16\" is there too; remove one of them",
-                     member.name_position);
-      root.erase("bfloat16");
-    } else {
-      reader.warning("bfloat16", "the old spelling of \"bf16\"; rename it", member.name_position);
-      member.name = "bf16";
-    }
-    break;
+    reader.warning("bfloat16",
+                   stated ? "ignored, since \"bf16\" is there too; remove one of them"
+                          : "the old spelling of \"bf16\"; rename it",
+                   member.name_position);
+    if (!stated) member.name = "bf16";
   }
+  root.erase("bfloat16");
 }
 
 }  // namespace zero3d::config

@@ -1,21 +1,14 @@
 // What the constructors of DeepSpeed's optimizers and schedules would refuse, told beforehand.
 #include <algorithm>
-#include <array>
-#include <cctype>
 
 #include "zero3d/core/text.h"
+#include "zero3d/ds_config/field.h"
 #include "zero3d/ds_config/rules.h"
 #include "zero3d/optim/known_types.h"
 
 namespace zero3d::config {
 
 namespace {
-
-bool equal_any_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
-}
 
 std::vector<std::string_view> names_in(std::span<const KnownType> types) {
   std::vector<std::string_view> names;
@@ -25,19 +18,14 @@ std::vector<std::string_view> names_in(std::span<const KnownType> types) {
   return names;
 }
 
-std::string list_of(std::span<const KnownType> types) {
-  std::string list;
-  for (const std::string_view name : names_in(types))
-    list += concat(list.empty() ? "" : ", ", name);
-  return list;
-}
+std::string list_of(std::span<const KnownType> types) { return joined(names_in(types), ", "); }
 
 void unknown_param(Reader& reader, const KnownType& type, const std::string& path,
                    const JsonMember& member) {
   std::vector<std::string_view> names;
   for (const KnownParam& param : type.params) names.push_back(param.name);
   const std::string hint = did_you_mean(member.name, names);
-  std::string message = concat(type.name, " has no such parameter", hint.empty() ? "" : "; ", hint);
+  const std::string message = concat(type.name, " has no such parameter", after(hint));
   if (type.drops_unknown) {
     reader.warning(path, message + "; it is dropped", member.name_position);
   } else {
@@ -75,39 +63,26 @@ void check_params(const Draft& draft, const KnownType& type, const std::string& 
   }
 }
 
-constexpr std::string_view kElsewhere[] = {std::string_view("OneBitAdam"),
-                                           "OneBitLamb",
-                                           "ZeroOneAdam",
-                                           "MuAdam",
-                                           "MuAdamW",
-                                           "MuSGD",
-                                           "Adadelta",
-                                           "Adamax",
-                                           "NAdam",
-                                           "RAdam",
-                                           "ASGD",
-                                           "LBFGS",
-                                           "Rprop",
-                                           "SparseAdam",
-                                           "Adafactor"};
+constexpr std::string_view kElsewhere =
+    "OneBitAdam|OneBitLamb|ZeroOneAdam|MuAdam|MuAdamW|MuSGD|Adadelta|Adamax|NAdam|RAdam|ASGD|LBFGS|"
+    "Rprop|SparseAdam|Adafactor";
 
 void unknown_optimizer(const Draft& draft, const std::string& type) {
   std::string message = concat("no optimizer \"", type, "\"");
-  for (std::string_view name : kElsewhere) {
-    if (!equal_any_case(name, type)) continue;
+  for (const std::string_view name : split_names(kElsewhere)) {
+    if (lower_case(name) != lower_case(type)) continue;
     message =
         name.find("One") != std::string_view::npos
             ? concat("DeepSpeed 0.19.8 removed the 1-bit optimizers, \"", type, "\" among them")
             : concat("zero3d does not implement \"", type, "\"");
   }
   for (const std::string_view name : names_in(known_optimizers())) {
-    if (equal_any_case(name, type))
+    if (lower_case(name) == lower_case(type))
       message = concat("the name is case-sensitive: write \"", name, "\"");
   }
   const std::string hint = did_you_mean(type, names_in(known_optimizers()));
   draft.train_error("optimizer.type",
-                    concat(message, "; choose one of ", list_of(known_optimizers()),
-                           hint.empty() ? "" : "; ", hint));
+                    concat(message, "; choose one of ", list_of(known_optimizers()), after(hint)));
 }
 
 /// DeepSpeed's reader compares it with 0, but only when there is a type.
@@ -171,7 +146,7 @@ void check_scheduler(const Draft& draft) {
   const std::string hint = did_you_mean(name, names_in(known_schedules()));
   draft.train_error("scheduler.type",
                     concat("no schedule \"", name, "\"; choose one of ", list_of(known_schedules()),
-                           " (the case counts)", hint.empty() ? "" : "; ", hint));
+                           " (the case counts)", after(hint)));
 }
 
 }  // namespace zero3d::config

@@ -22,7 +22,6 @@ constexpr std::array kPipelineRows = {
     or_auto(integer("stages", none,
                     "Pipeline stages: the pp degree, which --pp overrides. \"auto\": one. "
                     "(DeepSpeed takes it from its PipelineModule.)"))
-        .typed("int or \"auto\"")
         .at_least(1),
     text("partition", "best", "How layers are dealt to stages. Unused by DeepSpeed."),
     flag("seed_layers", false, "Unused by DeepSpeed."),
@@ -38,7 +37,7 @@ constexpr std::array kInnerRows =
     strictly(std::array{integer("tp_size", 1, "1, or the same as autotp_size."),
                         integer("tp_grain_size", 1, "Shards are multiples of this many elements."),
                         any("mpu", "Only from Python."), any("tp_group", "Only from Python.")});
-constexpr Section kInner = {"tensor_parallel.tensor_parallel", kInnerRows, true};
+constexpr Section kInner = {kInnerRows, true};
 
 constexpr std::array kLayerSpecRows = {
     texts("patterns", "", "Regular expressions of parameter names."),
@@ -48,8 +47,7 @@ constexpr std::array kLayerSpecRows = {
     any("model_types", "Only for these models."),
     flag("gather_output", false, "Gather the layer's output."),
     flag("grad_allreduce", false, "All-reduce the gradient of its input.")};
-constexpr Section kLayerSpec = {"tensor_parallel.partition_config.layer_specs", kLayerSpecRows,
-                                false};
+constexpr Section kLayerSpec = {kLayerSpecRows, false};
 
 void read_layer_specs(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                       JsonValue& out) {
@@ -73,7 +71,7 @@ constexpr std::array kPartitionRows = {
     texts("layer_specs", "", "Rules for single layers.")
         .typed("list of objects")
         .by(read_layer_specs)};
-constexpr Section kPartition = {"tensor_parallel.partition_config", kPartitionRows, false};
+constexpr Section kPartition = {kPartitionRows};
 
 void refuse_dtype(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                   JsonValue&) {
@@ -150,9 +148,8 @@ constexpr std::array kExpertParallelRows = {
     integer("comm_max_tokens_per_rank", 0, "Token limit of deepep.").at_least(0),
     integer("num_expert_groups", none, "Groups of experts."),
     integer("num_limited_groups", none, "Groups a token may reach."),
-    or_auto(integer("top_k", none, "Experts a token goes to.")).typed("int or \"auto\""),
-    or_auto(number("routed_scaling_factor", none, "Factor of the routed part."))
-        .typed("float or \"auto\""),
+    or_auto(integer("top_k", none, "Experts a token goes to.")),
+    or_auto(number("routed_scaling_factor", none, "Factor of the routed part.")),
     text("expert_w1", none, "Name of the gate weight."),
     text("expert_w2", none, "Name of the down weight."),
     text("expert_w3", none, "Name of the up weight."),
@@ -166,9 +163,9 @@ constexpr std::array kExpertParallelRows = {
 
 }  // namespace
 
-constexpr Section kActivationCheckpointing = {"activation_checkpointing", kActivationRows, false};
-constexpr Section kPipeline = {"pipeline", kPipelineRows, false};
-constexpr Section kTensorParallel = {"tensor_parallel", kTensorParallelRows, true};
-constexpr Section kExpertParallel = {"expert_parallel", kExpertParallelRows, false};
+constexpr Section kActivationCheckpointing = {kActivationRows};
+constexpr Section kPipeline = {kPipelineRows};
+constexpr Section kTensorParallel = {kTensorParallelRows, true};
+constexpr Section kExpertParallel = {kExpertParallelRows};
 
 }  // namespace zero3d::config

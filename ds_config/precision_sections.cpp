@@ -12,10 +12,10 @@ constexpr std::nullopt_t none = std::nullopt;
 /// A number, kept as an integer when it is whole.
 void read_min_scale(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                     JsonValue& out) {
-  const auto read = r.to_number(f, path, value);
+  const Reader::Converted read = r.to_number(f, path, value);
   if (!read) return;
-  const auto whole = static_cast<std::int64_t>(*read);
-  out = static_cast<double>(whole) == *read ? JsonValue(whole) : JsonValue(*read);
+  const auto whole = static_cast<std::int64_t>(read->as_number());
+  out = JsonValue(whole) == *read ? JsonValue(whole) : *read;
 }
 
 constexpr std::array kFp16Rows = strictly(std::array{
@@ -57,8 +57,8 @@ void read_modules(Reader& r, const Field& f, const std::string& path, const Json
   if (value.is_string()) {
     r.train_error(path, concat("expected a list of strings; write [", value.excerpt(), "]"),
                   value.position());
-  } else if (auto read = r.to_texts(f, path, value); read && !read->items().empty()) {
-    out = *std::move(read);
+  } else if (const Reader::Converted read = r.to_texts(f, path, value); read && !is_falsy(*read)) {
+    out = *read;
   }
 }
 
@@ -84,8 +84,8 @@ void read_keep(Reader& r, const Field& f, const std::string& path, const JsonVal
   if (value.is_auto()) return;
   if (!value.is_array()) {
     r.refuse(f, path, value, "\"auto\" or a list of name patterns");
-  } else if (auto read = r.to_texts(f, path, value)) {
-    out = *std::move(read);
+  } else {
+    out = r.to_texts(f, path, value).value_or(out);
   }
 }
 
@@ -108,9 +108,9 @@ constexpr std::array kDataTypesRows = {
 
 }  // namespace
 
-constexpr Section kFp16 = {"fp16", kFp16Rows, true};
-constexpr Section kBf16 = {"bf16", kBf16Rows, true};
-constexpr Section kTorchAutocast = {"torch_autocast", kTorchAutocastRows, false};
-constexpr Section kDataTypes = {"data_types", kDataTypesRows, false};
+constexpr Section kFp16 = {kFp16Rows, true};
+constexpr Section kBf16 = {kBf16Rows, true};
+constexpr Section kTorchAutocast = {kTorchAutocastRows};
+constexpr Section kDataTypes = {kDataTypesRows};
 
 }  // namespace zero3d::config

@@ -21,19 +21,45 @@ void append(std::vector<ConfigMessage>& list, std::string path, std::string mess
   }
 }
 
+/// Where a key that its section does not have may belong, or what it may stand for.
+std::string hint_for(const Section& section, const std::string& key) {
+  if (&section != &kRoot && kRoot.find(key) != nullptr)
+    return concat("\"", key, "\" belongs at the top level of the file");
+  if (std::string near = did_you_mean(key, section.spellings()); !near.empty()) return near;
+  if (key == "max_grad_norm" || key == "clip_grad")
+    return "did you mean \"gradient_clipping\", at the top level of the file?";
+  for (const Field& field : kRoot.fields) {
+    if (field.nested != nullptr && field.nested != &section && field.nested->find(key) != nullptr)
+      return concat("\"", key, "\" belongs inside \"", field.name, "\"");
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string join_path(const std::string& path, std::string_view name) {
-  std::string result = path;
-  if (!result.empty()) result.push_back('.');
-  result.append(name);
-  return result;
+  return concat(path, path.empty() ? "" : ".", name);
 }
 
-std::string did_you_mean(std::string_view name, const std::vector<std::string_view>& candidates) {
+std::string did_you_mean(std::string_view name, std::span<const std::string_view> candidates) {
   if (name.size() > 80) return {};
-  const std::string near = nearest_name(name, candidates.data(), candidates.size());
+  const std::string near = nearest_name(name, candidates);
   return near.empty() ? std::string() : concat("did you mean \"", near, "\"?");
+}
+
+std::string after(std::string_view hint) { return concat(hint.empty() ? "" : "; ", hint); }
+
+bool is_falsy(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonValue::Kind::string:
+      return value.as_string().empty();
+    case JsonValue::Kind::array:
+      return value.items().empty();
+    case JsonValue::Kind::object:
+      return value.members().empty();
+    default:
+      return value.is_null() || value == JsonValue(false) || value == JsonValue(0);
+  }
 }
 
 void Reader::error(std::string path, std::string message, TextPosition position) {
@@ -91,35 +117,30 @@ void Reader::read_section(const Section& section, const JsonValue& value, JsonVa
       continue;
     }
     seen.push_back(field);
-    read_field(section, *field, member, out, path);
+    read_field(*field, member, out, path);
   }
 }
 
-void Reader::read_field(const Section& section, const Field& field, const JsonMember& member,
-                        JsonValue& out, const std::string& path) {
+void Reader::read_field(const Field& field, const JsonMember& member, JsonValue& out,
+                        const std::string& path) {
   const std::string file_path = join_path(path, member.name);
   const std::string canonical = join_path(path, field.name);
   const JsonValue& value = member.value;
   const bool section_kind = field.nested != nullptr;
-  if (value.is_auto() && !field.auto_is_value && (field.auto_default || !field.checked) &&
-      (field.auto_default || !section_kind)) {
+  if (value.is_auto() && !field.auto_is_value &&
+      (field.auto_default || (!field.checked && !section_kind))) {
     if (!field.auto_default)
       warning(file_path, "nothing fills this \"auto\"; its default is taken", value.position());
     record(canonical, ValueSource::auto_value, "\"auto\" is the default here");
     return;
   }
-  if (value.is_null() && !field.nullable && !section.strict && !field.checked && !section_kind) {
+  if (value.is_null() && !field.nullable && !field.checked && !section_kind) {
     warning(file_path, "null has no meaning here; the default is taken", value.position());
     return;
   }
   if (section_kind && field.lenient_kind && !value.is_object()) {
     train_error(file_path, concat("expected an object { ... }, found ", value.excerpt()),
                 value.position());
-    return;
-  }
-  if (section_kind && value.is_null() && !field.nullable) {
-    error(file_path, "expected an object { ... }, found null; remove the key for the defaults",
-          value.position());
     return;
   }
   JsonValue unseen;
@@ -138,37 +159,30 @@ void Reader::read_value(const Field& field, const std::string& path, const JsonV
     read_section(*field.nested, value, out, path);
   } else {
     const std::size_t before = result_.train_errors.size();
-    std::optional<JsonValue> read = convert(field, path, value);
+    Converted read = convert(field, path, value);
     const bool fits = result_.train_errors.size() == before;
     if (read && (fits || !field.nullable)) out = *std::move(read);
   }
 }
 
-std::optional<JsonValue> Reader::convert(const Field& field, const std::string& path,
-                                         const JsonValue& value) {
-  const auto json = [](const auto& read) {
-    return read ? std::optional<JsonValue>(JsonValue(*read)) : std::nullopt;
-  };
-  if (value.is_auto() && std::holds_alternative<std::string_view>(field.fallback) &&
-      (field.kind == Kind::integer || field.kind == Kind::number)) {
-    return value;
-  }
+Reader::Converted Reader::convert(const Field& field, const std::string& path,
+                                  const JsonValue& value) {
+  if (value.is_auto() && field.default_is_auto()) return value;
   switch (field.kind) {
     case Kind::flag:
     case Kind::bit:
-      return json(to_bool(field, path, value));
+      return to_bool(field, path, value);
     case Kind::integer:
-      return json(to_integer(field, path, value));
+      return to_integer(field, path, value);
     case Kind::number:
-      return json(to_number(field, path, value));
+      return to_number(field, path, value);
     case Kind::text:
-      return json(to_text(field, path, value));
+      return to_text(field, path, value);
     case Kind::texts:
       return to_texts(field, path, value);
     case Kind::object:
       if (value.is_object()) return value;
-      refuse(field, path, value, "an object { ... }");
-      return std::nullopt;
+      return refuse(field, path, value, "an object { ... }");
     case Kind::any:
     case Kind::section:
       return value;
@@ -180,51 +194,20 @@ void Reader::unknown_key(const Section& section, const JsonMember& member,
                          const std::string& path) {
   // Suggestions cost time; what will not be listed needs none.
   if (result_.warnings.size() > kMaxMessages || result_.errors.size() > kMaxMessages) return;
-  const std::string file_path = join_path(path, member.name);
-  std::string hint = did_you_mean(member.name, section.spellings());
-  const Section& root = kRoot;
-  const auto elsewhere = [&](const Section& other) {
-    return &other != &section && other.find(member.name) != nullptr;
-  };
-  if (hint.empty() || elsewhere(root)) {
-    if (member.name == "max_grad_norm" || member.name == "clip_grad") {
-      hint = "did you mean \"gradient_clipping\", at the top level of the file?";
-    } else if (!section.name.empty() && elsewhere(root)) {
-      hint = concat("\"", member.name, "\" belongs at the top level of the file");
-    } else {
-      for (const Field& field : root.fields) {
-        if (field.nested != nullptr && elsewhere(*field.nested)) {
-          hint = concat("\"", member.name, "\" belongs inside \"", field.name, "\"");
-          break;
-        }
-      }
-    }
-  }
-  const bool is_error = section.strict || (section.name.empty() && strict_top_level);
-  std::string message;
-  if (section.strict && member.value.is_auto()) {
-    // DeepSpeed drops such an entry unseen.
-    warning(file_path,
-            concat("there is no such key; it is ignored because its value is \"auto\"",
-                   hint.empty() ? "" : "; ", hint),
-            member.name_position);
-    return;
-  }
-  if (section.name.empty()) {
-    message = concat("there is no such key; DeepSpeed ignores it in silence",
-                     hint.empty() ? "" : "; ", hint);
-  } else if (is_error) {
-    message = concat("there is no such key in \"", section.name, "\"; ",
-                     hint.empty() ? "remove it" : hint);
-  } else {
-    message = concat("there is no such key in \"", section.name, "\"; it is ignored",
-                     hint.empty() ? "" : "; ", hint);
-  }
-  if (is_error) {
-    error(file_path, std::move(message), member.name_position);
-  } else {
-    warning(file_path, std::move(message), member.name_position);
-  }
+  const bool at_root = &section == &kRoot;
+  const bool dropped = section.strict && member.value.is_auto();  // by DeepSpeed, unseen
+  const bool is_error = !dropped && (section.strict || (at_root && strict_top_level));
+  std::string hint = hint_for(section, member.name);
+  if (is_error && !at_root && hint.empty()) hint = "remove it";
+  const std::string message =
+      concat("there is no such key", at_root || dropped ? "" : concat(" in \"", path, "\""),
+             dropped     ? "; it is ignored because its value is \"auto\""
+             : at_root   ? "; DeepSpeed ignores it in silence"
+             : !is_error ? "; it is ignored"
+                         : "",
+             after(hint));
+  (this->*(is_error ? &Reader::error : &Reader::warning))(join_path(path, member.name), message,
+                                                          member.name_position);
 }
 
 }  // namespace zero3d::config

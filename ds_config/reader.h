@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,20 +31,18 @@ class Reader {
                     const std::string& path);
 
   /// A wrong value of `field`: an error where DeepSpeed checks, a train_error where it does not.
-  void refuse(const Field& field, const std::string& path, const JsonValue& value,
-              std::string_view expected, std::string_view fix = {});
+  /// Returns what a conversion makes of it: nothing.
+  std::nullopt_t refuse(const Field& field, const std::string& path, const JsonValue& value,
+                        std::string_view expected, std::string_view fix = {});
 
   /// The conversions of DeepSpeed's strict sections; each reports through refuse() and then returns
   /// nothing.
-  std::optional<bool> to_bool(const Field& field, const std::string& path, const JsonValue& value);
-  std::optional<std::int64_t> to_integer(const Field& field, const std::string& path,
-                                         const JsonValue& value);
-  std::optional<double> to_number(const Field& field, const std::string& path,
-                                  const JsonValue& value);
-  std::optional<std::string> to_text(const Field& field, const std::string& path,
-                                     const JsonValue& value);
-  std::optional<JsonValue> to_texts(const Field& field, const std::string& path,
-                                    const JsonValue& value);
+  using Converted = std::optional<JsonValue>;
+  Converted to_bool(const Field& field, const std::string& path, const JsonValue& value);
+  Converted to_integer(const Field& field, const std::string& path, const JsonValue& value);
+  Converted to_number(const Field& field, const std::string& path, const JsonValue& value);
+  Converted to_text(const Field& field, const std::string& path, const JsonValue& value);
+  Converted to_texts(const Field& field, const std::string& path, const JsonValue& value);
 
   /// Where the value at `path` of the resolved configuration comes from; `file_path` is the
   /// spelling in the file.
@@ -52,16 +51,14 @@ class Reader {
   /// Marks that the value at `file_path` was put in the tree by the resolution of "auto".
   void mark_origin(const std::string& file_path, ValueSource source, std::string note);
 
-  LoadResult& result() { return result_; }
   bool strict_top_level = false;
 
  private:
-  void read_field(const Section& section, const Field& field, const JsonMember& member,
-                  JsonValue& out, const std::string& path);
+  void read_field(const Field& field, const JsonMember& member, JsonValue& out,
+                  const std::string& path);
   void read_value(const Field& field, const std::string& path, const JsonValue& value,
                   JsonValue& out);
-  std::optional<JsonValue> convert(const Field& field, const std::string& path,
-                                   const JsonValue& value);
+  Converted convert(const Field& field, const std::string& path, const JsonValue& value);
   void unknown_key(const Section& section, const JsonMember& member, const std::string& path);
 
   LoadResult& result_;
@@ -71,7 +68,12 @@ class Reader {
 /// "zero_optimization" + "stage"; the name alone at the root.
 std::string join_path(const std::string& path, std::string_view name);
 
-/// " Did you mean 'x'?" or "" when no candidate is near.
-std::string did_you_mean(std::string_view name, const std::vector<std::string_view>& candidates);
+/// 'did you mean "x"?', or "" when no candidate is near.
+std::string did_you_mean(std::string_view name, std::span<const std::string_view> candidates);
+/// "; " and the hint, unless that is "".
+std::string after(std::string_view hint);
+
+/// What Python holds for false: null, false, 0, and whatever is empty.
+bool is_falsy(const JsonValue& value);
 
 }  // namespace zero3d::config

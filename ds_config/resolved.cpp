@@ -1,4 +1,4 @@
-// The resolved configuration as JSON, and its fingerprint.
+// The resolved configuration as a file, and its fingerprint.
 #include <array>
 
 #include "zero3d/ds_config/field.h"
@@ -28,10 +28,8 @@ void make_loadable(JsonValue& value, const config::Section& section) {
 
 }  // namespace
 
-JsonValue resolved_json(const Config& config) { return config.values; }
-
 JsonValue loadable_json(const Config& config) {
-  JsonValue result = resolved_json(config);
+  JsonValue result = config.values;
   make_loadable(result, config::kRoot);
   return result;
 }

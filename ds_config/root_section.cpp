@@ -13,7 +13,6 @@ constexpr std::string_view kDtypes = "\"fp16\", \"bf16\" or \"fp32\"";
 /// optimizer and scheduler: a type and free parameters. Keys beside these are ignored by DeepSpeed.
 void read_typed(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                 JsonValue& out) {
-  const bool optimizer = f.name == "optimizer";
   if (!value.is_object()) {
     r.error(path,
             concat("expected an object { \"type\": ..., \"params\": { ... } }, found ",
@@ -21,46 +20,39 @@ void read_typed(Reader& r, const Field& f, const std::string& path, const JsonVa
             value.position());
     return;
   }
-  // DeepSpeed looks at a schedule only when it builds it.
-  const auto report = optimizer ? &Reader::error : &Reader::train_error;
+  const bool optimizer = f.name == "optimizer";
   out = JsonValue::make_object();
   out.set("type", JsonValue());
   out.set("params", JsonValue::make_object());
   if (optimizer) out.set("legacy_fusion", JsonValue(false));
-  for (const JsonMember& member : value.members()) {
-    const std::string inner = join_path(path, member.name);
-    const JsonValue& stated = member.value;
-    if (member.name == "type") {
-      if (stated.is_null()) continue;
-      if (!stated.is_string()) {
-        (r.*report)(inner,
-                    concat("expected a name such as \"", optimizer ? "AdamW" : "WarmupLR",
-                           "\", found ", stated.excerpt()),
-                    stated.position());
-        continue;
-      }
+  for (const auto& [name, name_position, stated] : value.members()) {
+    const std::string inner = join_path(path, name);
+    const auto refuse = [&, &stated = stated](std::string_view expected) {
+      // DeepSpeed looks at a schedule only when it builds it.
+      (r.*(optimizer ? &Reader::error : &Reader::train_error))(
+          inner, concat("expected ", expected, ", found ", stated.excerpt()), stated.position());
+    };
+    if (name == "type" && stated.is_string()) {
       out.set("type", stated);
       r.record(inner, inner, stated.position());
-    } else if (member.name == "params") {
-      if (!stated.is_object() && !stated.is_null()) {
-        (r.*report)(inner,
-                    concat("expected an object { ... } of parameters, found ", stated.excerpt()),
-                    stated.position());
-        continue;
-      }
-      if (stated.is_object()) out.set("params", stated);
+    } else if (name == "type" && !stated.is_null()) {
+      refuse(optimizer ? "a name such as \"AdamW\"" : "a name such as \"WarmupLR\"");
+    } else if (name == "params" && stated.is_object()) {
+      out.set("params", stated);
       for (const JsonMember& param : stated.members()) {
-        const std::string name = join_path(inner, param.name);
-        r.record(name, name, param.value.position());
+        const std::string leaf = join_path(inner, param.name);
+        r.record(leaf, leaf, param.value.position());
       }
-    } else if (optimizer && member.name == "legacy_fusion") {
+    } else if (name == "params" && !stated.is_null()) {
+      refuse("an object { ... } of parameters");
+    } else if (optimizer && name == "legacy_fusion") {
       if (stated.is_bool()) out.set("legacy_fusion", stated);
-    } else {
+    } else if (name != "type" && name != "params") {
       r.warning(inner,
-                optimizer ? "only \"type\", \"params\" and \"legacy_fusion\" mean something here; "
-                            "it is ignored"
-                          : "only \"type\" and \"params\" mean something here; it is ignored",
-                member.name_position);
+                concat("only \"type\"",
+                       optimizer ? ", \"params\" and \"legacy_fusion\"" : " and \"params\"",
+                       " mean something here; it is ignored"),
+                name_position);
     }
   }
 }
@@ -88,10 +80,7 @@ void read_zero(Reader& r, const Field&, const std::string& path, const JsonValue
 /// Anything falsy switches the section off.
 void read_experts(Reader& r, const Field&, const std::string& path, const JsonValue& value,
                   JsonValue& out) {
-  const bool off = value == JsonValue(false) || value == JsonValue(0) || value.is_null() ||
-                   (value.is_array() && value.items().empty()) ||
-                   (value.is_string() && value.as_string().empty());
-  if (!off) r.read_section(kExpertParallel, value, out, path);
+  if (!is_falsy(value)) r.read_section(kExpertParallel, value, out, path);
 }
 
 void read_timers(Reader& r, const Field&, const std::string& path, const JsonValue& value,
@@ -231,7 +220,6 @@ constexpr std::array kRows = {
                    return c.flag("weight_quantization.enabled") && !c.at(initial).members().empty();
                  }),
     integer("vocabulary_size", none, "Warns when it is no multiple of 8.")
-        .typed("int or null")
         .check()
         .or_auto()
         .unquoted()
@@ -259,6 +247,6 @@ constexpr std::array kRows = {
 
 }  // namespace
 
-constexpr Section kRoot = {"", kRows, false};
+constexpr Section kRoot = {kRows};
 
 }  // namespace zero3d::config

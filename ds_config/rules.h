@@ -24,6 +24,12 @@ TextPosition position_of(const JsonValue& root, std::string_view path);
 /// the section bfloat16. Works on the tree, before it is read.
 void replace_old_keys(Reader& reader, JsonValue& root);
 
+/// Replaces "auto" in the tree before it is read, by the rules of the Hugging Face integration:
+/// values from the options, sizes from the model's hidden size. Also compares what the file states
+/// with the options given, as that integration does. `replicas` is dp, the divisor of
+/// train_batch_size. What no option supplies becomes one error.
+void resolve_autos(Reader& reader, JsonValue& root, const AutoValues& values, int replicas);
+
 /// dp, tp, pp and sp of `ranks`, from the options or the tree.
 ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const LoadOptions& options);
 

@@ -11,13 +11,9 @@ constexpr std::nullopt_t none = std::nullopt;
 
 void read_gds(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
               JsonValue& out) {
-  const bool off = (value.is_bool() && !value.as_bool()) ||
-                   (value.is_number() && value.as_number() == 0) || value.is_null() ||
-                   (value.is_string() && value.as_string().empty());
-  if (!off) {
+  out = JsonValue(!is_falsy(value));
+  if (out.as_bool())
     r.refuse(f, path, value, "false: GPUDirect Storage needs a CUDA device, and this run has none");
-  }
-  out = JsonValue(!off);
 }
 
 constexpr std::array kAioRows = {
@@ -38,13 +34,13 @@ constexpr std::array kWriterRows = {
         .check(),
     flag("decoupled", false, "Write beside training."),
     integer("io_multiplier", 1, "Files written at a time.")};
-constexpr Section kWriter = {"checkpoint.writer", kWriterRows, false};
+constexpr Section kWriter = {kWriterRows};
 
 constexpr std::array kParallelWriteRows = {
     flag("pipeline_stage", false, "Spread a stage's layers over its data-parallel ranks.")
         .unquoted()
         .check()};
-constexpr Section kParallelWrite = {"checkpoint.parallel_write", kParallelWriteRows, false};
+constexpr Section kParallelWrite = {kParallelWriteRows};
 
 constexpr std::array kCheckpointRows = {
     text("tag_validation", "WARN", "What happens when ranks save under different tags.")
@@ -62,8 +58,7 @@ constexpr std::array kCheckpointRows = {
     flag("checkpoint_serialization", true, "PyTorch's zip format; false is its legacy one.").none(),
     nested("writer", kWriter, "DeepSpeed's fast checkpoint writer.")
         .optional()
-        .not_yet("write checkpoints through a faster writer",
-                 [](const Config& c) { return c.has("checkpoint.writer"); })};
+        .not_yet("write checkpoints through a faster writer")};
 
 constexpr std::array kMetricRows = {
     text("index_to_sample_path", none, "File from index to samples."),
@@ -77,8 +72,7 @@ constexpr std::array kMetricRows = {
     text("schedule_type", none, "How it rises.")
         .one_of("fixed_discrete|fixed_linear|fixed_root|custom"),
     any("schedule_config", "Settings of the schedule.")};
-constexpr Section kMetric = {
-    "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics.*", kMetricRows, false};
+constexpr Section kMetric = {kMetricRows};
 
 void read_metrics(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                   JsonValue& out) {
@@ -99,8 +93,7 @@ constexpr std::array kCurriculumRows = {
     object("curriculum_metrics", "The measures of difficulty, by name.")
         .typed("object of objects")
         .by(read_metrics)};
-constexpr Section kCurriculum = {"data_efficiency.data_sampling.curriculum_learning",
-                                 kCurriculumRows, false};
+constexpr Section kCurriculum = {kCurriculumRows};
 
 constexpr std::array kDynamicBatchingRows = {
     flag("enabled", false, "Batches of equal tokens instead of equal samples."),
@@ -113,8 +106,7 @@ constexpr std::array kDynamicBatchingRows = {
     integer("max_tokens", none, "Tokens of a batch; required when enabled."),
     text("metrics_path", none, "Folder of the measured lengths."),
     flag("verbose", false, "Print the batches.")};
-constexpr Section kDynamicBatching = {"data_efficiency.data_sampling.dynamic_batching",
-                                      kDynamicBatchingRows, false};
+constexpr Section kDynamicBatching = {kDynamicBatchingRows};
 
 constexpr std::array kSamplingRows = {
     flag("enabled", false, "Choose samples by difficulty or length."),
@@ -123,20 +115,18 @@ constexpr std::array kSamplingRows = {
     flag("pin_memory", false, "Page-locked batches."),
     nested("curriculum_learning", kCurriculum, "Curriculum learning."),
     nested("dynamic_batching", kDynamicBatching, "Dynamic batching.")};
-constexpr Section kSampling = {"data_efficiency.data_sampling", kSamplingRows, false};
+constexpr Section kSampling = {kSamplingRows};
 
 constexpr std::array kLtdScheduleRows = {
     integer("min_value", none, "Tokens kept at the start."),
     integer("max_value", none, "Tokens kept at the end."),
     text("schedule_type", none, "How they rise.").one_of("fixed_linear"),
     any("schedule_config", "Settings of the schedule.")};
-constexpr Section kLtdSchedule = {"data_efficiency.data_routing.random_ltd.random_ltd_schedule",
-                                  kLtdScheduleRows, false};
+constexpr Section kLtdSchedule = {kLtdScheduleRows};
 
 constexpr std::array kLayerTokenRows = {
     flag("enabled", false, "Not implemented in DeepSpeed either.")};
-constexpr Section kLayerToken = {"data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
-                                 kLayerTokenRows, false};
+constexpr Section kLayerToken = {kLayerTokenRows};
 
 constexpr std::array kRandomLtdRows = {
     flag("enabled", false, "Middle layers see a random part of the tokens."),
@@ -148,11 +138,11 @@ constexpr std::array kRandomLtdRows = {
     text("hidden_state_order", none, "Order of the hidden state's dims."),
     nested("random_ltd_schedule", kLtdSchedule, "How many tokens are kept when.").unread(),
     nested("layer_token_lr_schedule", kLayerToken, "A learning rate by tokens.").unread()};
-constexpr Section kRandomLtd = {"data_efficiency.data_routing.random_ltd", kRandomLtdRows, false};
+constexpr Section kRandomLtd = {kRandomLtdRows};
 
 constexpr std::array kRoutingRows = {flag("enabled", false, "Route tokens around layers."),
                                      nested("random_ltd", kRandomLtd, "Random layer-token drop.")};
-constexpr Section kRouting = {"data_efficiency.data_routing", kRoutingRows, false};
+constexpr Section kRouting = {kRoutingRows};
 
 constexpr std::array kDataEfficiencyRows = {
     flag("enabled", false, "Read the section at all."),
@@ -199,11 +189,11 @@ constexpr std::array kWeightQuantizationRows = strictly(std::array{
 
 }  // namespace
 
-constexpr Section kAio = {"aio", kAioRows, false};
-constexpr Section kCheckpoint = {"checkpoint", kCheckpointRows, false};
-constexpr Section kDataEfficiency = {"data_efficiency", kDataEfficiencyRows, false};
-constexpr Section kHybridEngine = {"hybrid_engine", kHybridEngineRows, true};
-constexpr Section kCompile = {"compile", kCompileRows, true};
-constexpr Section kWeightQuantization = {"weight_quantization", kWeightQuantizationRows, true};
+constexpr Section kAio = {kAioRows};
+constexpr Section kCheckpoint = {kCheckpointRows};
+constexpr Section kDataEfficiency = {kDataEfficiencyRows};
+constexpr Section kHybridEngine = {kHybridEngineRows, true};
+constexpr Section kCompile = {kCompileRows, true};
+constexpr Section kWeightQuantization = {kWeightQuantizationRows, true};
 
 }  // namespace zero3d::config

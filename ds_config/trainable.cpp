@@ -10,10 +10,7 @@ namespace zero3d {
 void TrainCheck::require_ok() const {
   if (ok()) return;
   std::string message;
-  for (const ConfigMessage& entry : errors) {
-    message += concat(message.empty() ? "" : "\n  ", entry.path, entry.path.empty() ? "" : ": ",
-                      entry.message);
-  }
+  for (const ConfigMessage& entry : errors) append_item(message, "\n  ", entry.text());
   throw ConfigError("", message);
 }
 
@@ -21,6 +18,8 @@ namespace {
 
 bool asked_for(const Config& config, const config::Field& field, const std::string& path) {
   if (field.active != nullptr) return field.active(config);
+  if (!field.heeded_at(config.stage())) return false;
+  if (field.absent) return config.has(path);
   return config.flag(field.nested == nullptr ? path : path + ".enabled");
 }
 
@@ -47,8 +46,7 @@ void check_support(const Config& config, const config::Section& section, const s
                   ". Remove it, or train without it by --allow-unsupported"),
            {}});
     } else {
-      check.not_implemented +=
-          concat(check.not_implemented.empty() ? "" : "; ", path, " (would ", field.would, ")");
+      append_item(check.not_implemented, "; ", path, " (would ", field.would, ")");
     }
   }
 }

@@ -16,7 +16,6 @@ struct TrainOptions {
 
 struct TrainCheck {
   std::vector<ConfigMessage> errors;
-  std::vector<ConfigMessage> warnings;
   /// One start-up warning: the sections accepted but not implemented and what each would have done;
   /// "" when there are none.
   std::string not_implemented;

@@ -13,92 +13,92 @@ namespace {
 
 /// The member of zero_optimization under either spelling, unless it is "auto" (which DeepSpeed
 /// drops); null when absent.
-const JsonValue* zero_member(const JsonValue& root, std::string_view key) {
+const JsonValue* zero_member(const JsonValue& root, const Field& field) {
   const JsonValue* zero = root.find("zero_optimization");
-  const Field* field = kZero.find(key);
-  if (zero == nullptr || field == nullptr) return nullptr;
-  for (const std::string_view spelling : {field->name, field->alias}) {
-    const JsonValue* value = spelling.empty() ? nullptr : zero->find(spelling);
+  for (const std::string_view spelling : {field.name, field.alias}) {
+    if (zero == nullptr || spelling.empty()) continue;
+    const JsonValue* value = zero->find(spelling);
     if (value != nullptr && !value->is_auto()) return value;
   }
   return nullptr;
 }
 
-void replace_deprecated(const Draft& draft) {
-  Config& config = draft.config;
-  struct Deprecated {
-    std::string_view old_key;
-    std::string_view new_key;
-    std::string_view spelling;
-  };
-  constexpr std::array kDeprecated = {
-      Deprecated{"cpu_offload", "offload_optimizer",
-                 "\"offload_optimizer\": { \"device\": \"cpu\" }"},
-      Deprecated{"cpu_offload_param", "offload_param",
-                 "\"offload_param\": { \"device\": \"cpu\" }"},
-      Deprecated{"cpu_offload_use_pin_memory", "",
-                 "\"pin_memory\" inside offload_param and offload_optimizer"},
-      Deprecated{"stage3_gather_fp16_weights_on_model_save",
-                 "stage3_gather_16bit_weights_on_model_save",
-                 "stage3_gather_16bit_weights_on_model_save"}};
-  for (const Deprecated& key : kDeprecated) {
-    const JsonValue* value = zero_member(draft.root, key.old_key);
-    if (value == nullptr) continue;
-    const std::string path = concat("zero_optimization.", key.old_key);
-    const JsonValue* other = key.new_key.empty() ? nullptr : zero_member(draft.root, key.new_key);
-    if (other != nullptr) {
-      draft.reader.error(
-          path,
-          concat("deprecated, and its replacement \"", key.new_key, "\" is there too (line ",
-                 other->position().line, "); remove \"", key.old_key, "\""),
-          value->position());
-      continue;
-    }
-    draft.reader.warning(
+struct Deprecated {
+  std::string_view old_key;
+  std::string_view new_key;
+  std::string_view spelling;
+};
+constexpr std::array kDeprecated = {
+    Deprecated{"cpu_offload", "offload_optimizer",
+               "\"offload_optimizer\": { \"device\": \"cpu\" }"},
+    Deprecated{"cpu_offload_param", "offload_param", "\"offload_param\": { \"device\": \"cpu\" }"},
+    Deprecated{"cpu_offload_use_pin_memory", "",
+               "\"pin_memory\" inside offload_param and offload_optimizer"},
+    Deprecated{"stage3_gather_fp16_weights_on_model_save",
+               "stage3_gather_16bit_weights_on_model_save",
+               "stage3_gather_16bit_weights_on_model_save"}};
+
+/// A deprecated key into its replacement.
+void replace_deprecated(const Draft& draft, const Deprecated& key) {
+  const JsonValue* value = zero_member(draft.root, *kZero.find(key.old_key));
+  if (value == nullptr) return;
+  const std::string path = concat("zero_optimization.", key.old_key);
+  const Field* replacement = kZero.find(key.new_key);
+  const JsonValue* other = replacement == nullptr ? nullptr : zero_member(draft.root, *replacement);
+  if (other != nullptr) {
+    draft.reader.error(
         path,
-        concat("deprecated", key.new_key.empty() ? " and ignored" : "", "; write ", key.spelling),
+        concat("deprecated, and its replacement \"", key.new_key, "\" is there too (line ",
+               other->position().line, "); remove \"", key.old_key, "\""),
         value->position());
-    const std::string note = concat("line ", value->position().line, ", as ", path);
-    const std::string target = concat("zero_optimization.", key.new_key);
-    if (key.old_key == "stage3_gather_fp16_weights_on_model_save") {
-      config.set(target, config.at(path));
-      draft.reader.record(target, ValueSource::file, note);
-    } else if (!key.new_key.empty() && config.flag(path)) {
-      config.set(target, kZero.find(key.new_key)->nested->defaults());
-      config.set(target + ".device", JsonValue("cpu"));
-      draft.reader.record(target + ".device", ValueSource::file, note);
-    }
+    return;
   }
+  draft.reader.warning(
+      path,
+      concat("deprecated", replacement == nullptr ? " and ignored" : "", "; write ", key.spelling),
+      value->position());
+  if (replacement == nullptr) return;
+  std::string target = concat("zero_optimization.", key.new_key);
+  if (replacement->nested == nullptr) {
+    draft.config.set(target, draft.config.at(path));
+  } else {
+    if (!draft.config.flag(path)) return;
+    draft.config.set(target, replacement->nested->defaults());
+    target += ".device";
+    draft.config.set(target, JsonValue("cpu"));
+  }
+  draft.reader.record(target, ValueSource::file,
+                      concat("line ", value->position().line, ", as ", path));
+}
+
+/// Whether a value promises nothing: null, an explicit "off", an empty object.
+bool says_nothing(const JsonValue& value) {
+  const JsonValue* device = value.find("device");
+  return value.is_null() || value == JsonValue(false) ||
+         (value.is_object() && value.members().empty()) ||
+         (device != nullptr && *device == JsonValue("none"));
 }
 
 void warn_without_effect(const Draft& draft) {
   const int stage = draft.config.stage();
-  std::string at3;
-  std::string at12;
-  std::string at123;
+  std::string at3, at12, at123;
   TextPosition first;
   for (const Field& field : kZero.fields) {
-    if (stage >= field.first_stage && stage <= field.last_stage) continue;
-    const JsonValue* value = zero_member(draft.root, field.name);
-    if (value == nullptr) continue;
-    // A default or an explicit "off" promises nothing.
-    const bool off = value->is_null() || (value->is_bool() && !value->as_bool()) ||
-                     (value->is_object() && value->members().empty());
-    const JsonValue* device = value->find("device");
-    if (off || (device != nullptr && device->is_string() && device->as_string() == "none"))
-      continue;
+    const JsonValue* value = zero_member(draft.root, field);
+    if (field.heeded_at(stage) || value == nullptr || says_nothing(*value)) continue;
     if (first.line == 0) first = value->position();
-    std::string& list = field.last_stage == 2 ? at12 : field.first_stage == 3 ? at3 : at123;
-    list += concat(list.empty() ? "" : ", ", field.name);
+    append_item(field.last_stage == 2    ? at12
+                : field.first_stage == 3 ? at3
+                                         : at123,
+                ", ", field.name);
   }
   std::string message;
   const auto add = [&](const std::string& keys, const char* where) {
-    if (keys.empty()) return;
-    message += concat(message.empty() ? "" : "; ", keys, " (", where, ")");
+    if (!keys.empty()) append_item(message, "; ", keys, " (only at ", where, ")");
   };
-  add(at3, "only at stage 3");
-  add(at12, "only at stages 1 and 2");
-  add(at123, "only at stages 1 to 3");
+  add(at3, "stage 3");
+  add(at12, "stages 1 and 2");
+  add(at123, "stages 1 to 3");
   if (message.empty()) return;
   draft.reader.warning("zero_optimization",
                        concat("without effect at stage ", stage, ": ", message), first);
@@ -172,7 +172,7 @@ void check_stage_limits(const Draft& draft) {
 
 void finish_zero(const Draft& draft) {
   Config& config = draft.config;
-  replace_deprecated(draft);
+  for (const Deprecated& key : kDeprecated) replace_deprecated(draft, key);
   const JsonValue* section = draft.root.find("zero_optimization");
   if (section != nullptr && section->is_bool() && section->as_bool() &&
       draft.root.find("allgather_size") != nullptr) {

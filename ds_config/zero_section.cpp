@@ -24,7 +24,7 @@ constexpr std::array kOffloadParamRows = strictly(std::array{
     integer("max_in_cpu", 1'000'000'000, "Elements kept in host memory before the drive is used.")
         .at_least(0),
     flag("pin_memory", true, "Page-locked host memory.")});
-constexpr Section kOffloadParam = {"zero_optimization.offload_param", kOffloadParamRows, true};
+constexpr Section kOffloadParam = {kOffloadParamRows, true};
 
 constexpr std::array kOffloadOptimizerRows = strictly(std::array{
     text("device", "none", "Where master weights and moments live.")
@@ -40,22 +40,17 @@ constexpr std::array kOffloadOptimizerRows = strictly(std::array{
         .between(0, 1),
     flag("super_offload", false, "SuperOffload's worker process (stage 3)."),
     number("cpuadam_cores_perc", 0.8, "Share of the cores for that worker.").between(0, 1)});
-constexpr Section kOffloadOptimizer = {"zero_optimization.offload_optimizer", kOffloadOptimizerRows,
-                                       true};
+constexpr Section kOffloadOptimizer = {kOffloadOptimizerRows, true};
 
 /// A list of names, or one name; each once.
 void read_names(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                 JsonValue& out) {
-  JsonValue names = JsonValue::make_array();
-  if (value.is_string()) {
-    names.push_back(value);
-  } else if (auto read = r.to_texts(f, path, value)) {
-    names = *std::move(read);
-  } else {
-    return;
-  }
+  JsonValue list = JsonValue::make_array();
+  if (value.is_string()) list.push_back(value);
+  const Reader::Converted names = r.to_texts(f, path, value.is_string() ? list : value);
+  if (!names) return;
   out = JsonValue::make_array();
-  for (const JsonValue& name : names.items()) {
+  for (const JsonValue& name : names->items()) {
     if (std::find(out.items().begin(), out.items().end(), name) == out.items().end())
       out.push_back(name);
   }
@@ -70,7 +65,7 @@ constexpr std::array kLeafModuleRows = strictly(
                    .by(read_names),
                texts("names", "", "Module names fetched as one unit.").by(read_names),
                texts("name_suffixes", "", "The same by the end of the name.").by(read_names)});
-constexpr Section kLeafModule = {"zero_optimization.leaf_module", kLeafModuleRows, true};
+constexpr Section kLeafModule = {kLeafModuleRows, true};
 
 constexpr std::array kZenFlowRows = strictly(std::array{
     number("topk_ratio", 0.1, "Share of gradient columns updated on the device each step.")
@@ -78,11 +73,8 @@ constexpr std::array kZenFlowRows = strictly(std::array{
     text("select_strategy", "auto", "When the columns are chosen anew.")
         .one_of("auto|step|epoch")
         .or_auto(),
-    or_auto(integer("select_interval", none, "Steps or epochs between choices."))
-        .typed("int or \"auto\"")
-        .unquoted(),
+    or_auto(integer("select_interval", none, "Steps or epochs between choices.")).unquoted(),
     or_auto(integer("update_interval", none, "Steps between updates of the other columns."))
-        .typed("int or \"auto\"")
         .at_least(1)
         .unquoted(),
     flag("overlap_step", false, "Run the host's step beside the next one."),
@@ -92,7 +84,7 @@ constexpr std::array kZenFlowRows = strictly(std::array{
     number("pt_reserved_cores_perc", 0.5, "Share of the cores left to the training process.")
         .between(0, 1),
     integer("steps_per_epoch", none, "Filled while running.")});
-constexpr Section kZenFlow = {"zero_optimization.zenflow", kZenFlowRows, true};
+constexpr Section kZenFlow = {kZenFlowRows, true};
 
 /// How 0.19.8 reads the stage: an integer from 0 to 3, also as true, 2.0 or "2".
 void read_stage(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
@@ -106,18 +98,14 @@ void read_stage(Reader& r, const Field& f, const std::string& path, const JsonVa
             ? "an unquoted word is read as text; if it is a placeholder of a template, put the "
               "stage in its place"
             : "write the number");
-  } else if (const auto read = r.to_integer(f, path, value)) {
-    out = JsonValue(*read);
+  } else {
+    out = r.to_integer(f, path, value).value_or(out);
   }
 }
 
 /// A key of stage 3, whose prefix may be left out.
 constexpr Field stage3(Field field) {
   return field.also(field.name.substr(std::string_view("stage3_").size())).stages(3, 3);
-}
-
-bool at_stage3(const Config& config, const char* key) {
-  return config.flag(key) && config.stage() == 3;
 }
 
 constexpr std::array kRows = strictly(std::array{
@@ -167,8 +155,7 @@ constexpr std::array kRows = strictly(std::array{
     nested("zenflow", kZenFlow, "ZenFlow's stall-free offloaded step.")
         .optional()
         .stages(1, 3)
-        .differs("update the important gradient columns first and the others later",
-                 [](const Config& c) { return c.has("zero_optimization.zenflow"); }),
+        .differs("update the important gradient columns first and the others later"),
     nested("leaf_module", kLeafModule,
            "Modules whose parameters are fetched as one unit (stage 3).")
         .or_null()
@@ -217,24 +204,15 @@ constexpr std::array kRows = strictly(std::array{
         .stages(3, 3),
     flag("zero_quantized_weights", false, "Gather parameters in 8 bits (ZeRO++, stage 3).")
         .stages(3, 3)
-        .differs("gather parameters in 8 bits",
-                 [](const Config& c) {
-                   return at_stage3(c, "zero_optimization.zero_quantized_weights");
-                 }),
+        .differs("gather parameters in 8 bits"),
     flag("zero_quantized_nontrainable_weights", false,
          "Keep frozen parameters in 8 bits (stage 3).")
         .stages(3, 3)
-        .differs("keep frozen parameters in 8 bits",
-                 [](const Config& c) {
-                   return at_stage3(c, "zero_optimization.zero_quantized_nontrainable_weights");
-                 }),
+        .differs("keep frozen parameters in 8 bits"),
     flag("zero_quantized_gradients", false,
          "Reduce gradients in 4 bits over an all-to-all (ZeRO++, stage 3).")
         .stages(3, 3)
-        .differs("reduce gradients in 4 bits",
-                 [](const Config& c) {
-                   return at_stage3(c, "zero_optimization.zero_quantized_gradients");
-                 }),
+        .differs("reduce gradients in 4 bits"),
     integer("mics_shard_size", -1,
             "Ranks that one full set of shards spans (MiCS, stage 3); -1 is off. DeepSpeed 0.19.8 "
             "refuses it; zero3d offers it.")
@@ -269,6 +247,6 @@ constexpr std::array kRows = strictly(std::array{
 
 }  // namespace
 
-constexpr Section kZero = {"zero_optimization", kRows, true};
+constexpr Section kZero = {kRows, true};
 
 }  // namespace zero3d::config

@@ -63,8 +63,7 @@ std::string MemoryEstimate::describe(std::initializer_list<Tier> tiers) const {
   for (const Category category : kAllCategories) {
     std::int64_t held = 0;
     for (const Tier tier : tiers) held += bytes[tier][category];
-    if (held > 0)
-      text += concat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(held));
+    if (held > 0) append_item(text, ", ", name_of(category), " ", format_bytes(held));
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #include "zero3d/formats/json_value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -172,6 +173,20 @@ const JsonValue* JsonValue::find(std::string_view name) const {
 
 JsonValue* JsonValue::find(std::string_view name) {
   return const_cast<JsonValue*>(static_cast<const JsonValue*>(this)->find(name));
+}
+
+const JsonValue* JsonValue::find_path(std::string_view path) const {
+  const JsonValue* node = this;
+  while (node != nullptr && !path.empty()) {
+    const std::size_t dot = std::min(path.find('.'), path.size());
+    node = node->find(path.substr(0, dot));
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return node;
+}
+
+JsonValue* JsonValue::find_path(std::string_view path) {
+  return const_cast<JsonValue*>(static_cast<const JsonValue*>(this)->find_path(path));
 }
 
 JsonValue& JsonValue::set(std::string_view name, JsonValue value) {

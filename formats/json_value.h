@@ -65,6 +65,9 @@ class JsonValue {
   /// The member's value, null when absent or when this is no object.
   const JsonValue* find(std::string_view name) const;
   JsonValue* find(std::string_view name);
+  /// The value at a dotted path; this one for "", null when a part of it is absent.
+  const JsonValue* find_path(std::string_view path) const;
+  JsonValue* find_path(std::string_view path);
   /// Sets or appends a member. Turns a null value into an object.
   JsonValue& set(std::string_view name, JsonValue value);
   /// Removes the member when there.

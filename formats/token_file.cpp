@@ -287,10 +287,6 @@ std::string TokenFile::place(std::int64_t token) const {
                 token - starts_[run] + runs_[run].first_here);
 }
 
-std::string TokenFile::description() const {
-  std::string text;
-  for (const std::string& part : descriptions_) text += concat(text.empty() ? "" : ", ", part);
-  return text;
-}
+std::string TokenFile::description() const { return joined(descriptions_, ", "); }
 
 }  // namespace zero3d

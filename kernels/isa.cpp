@@ -37,7 +37,7 @@ Isa choose_isa(std::optional<Isa> forced) {
   }
   if (std::find(available.begin(), available.end(), *forced) == available.end()) {
     std::string names;
-    for (const Isa isa : available) names += concat(names.empty() ? "" : ", ", name_of(isa));
+    for (const Isa isa : available) append_item(names, ", ", name_of(isa));
     throw_invalid(concat("instruction set ", name_of(*forced),
                          " is not available on this machine; available: ", names,
                          " (environment variable ZERO3D_ISA)"));

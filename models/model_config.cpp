@@ -155,12 +155,10 @@ ModelConfig built_in_model_config(std::string_view name) {
   for (const BuiltIn& model : kBuiltIns)
     if (model.name == name) return make_config(model);
   const auto names = built_in_model_names();
-  const std::string nearest = nearest_name(name, names.data(), names.size());
-  std::string all;
-  for (const std::string_view known : names) all += concat(all.empty() ? "" : ", ", known);
+  const std::string nearest = nearest_name(name, names);
   throw_invalid(concat("no built-in model is called \"", name, "\"",
                        nearest.empty() ? "" : concat(" (did you mean \"", nearest, "\"?)"),
-                       "; there are: ", all));
+                       "; there are: ", joined(names, ", ")));
 }
 
 std::int64_t parameter_count(const ModelConfig& config) {

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
+
+#include "zero3d/core/text.h"
 
 namespace zero3d {
 
@@ -184,12 +185,6 @@ constexpr std::array kSchedules = {
     KnownType{.name = "linear", .params = kPlainDecay, .own = true},
     KnownType{.name = "cosine", .params = kPlainDecay, .own = true}};
 
-bool equal_any_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
-}
-
 }  // namespace
 
 std::span<const KnownType> known_optimizers() { return kOptimizers; }
@@ -203,7 +198,8 @@ const KnownParam* KnownType::find(std::string_view param) const {
 
 const KnownType* find_type(std::span<const KnownType> types, std::string_view name) {
   for (const KnownType& type : types) {
-    if (type.any_case ? equal_any_case(type.name, name) : type.name == name) return &type;
+    if (type.name == name) return &type;
+    if (type.any_case && lower_case(type.name) == lower_case(name)) return &type;
   }
   return nullptr;
 }

@@ -1,6 +1,5 @@
 #include "zero3d/optim/make_rule.h"
 
-#include <cctype>
 #include <tuple>
 
 #include "zero3d/core/error.h"
@@ -16,12 +15,6 @@
 
 namespace zero3d {
 namespace {
-
-std::string lowercase(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return lower;
-}
 
 /// A parameter map being read into rules.
 struct Maker {
@@ -173,16 +166,15 @@ struct Maker {
 [[noreturn]] void refuse_type(const OptimizerChoice& choice) {
   const std::vector<std::string> types = optimizer_types();
   const std::vector<std::string_view> names(types.begin(), types.end());
-  std::string nearest = nearest_name(choice.type, names.data(), names.size());
-  std::string known;
+  std::string nearest = nearest_name(choice.type, names);
   for (const std::string_view type : names) {
-    if (lowercase(choice.type) == lowercase(type)) nearest = type;
-    known += concat(known.empty() ? "" : ", ", type);
+    if (lower_case(choice.type) == lower_case(type)) nearest = type;
   }
-  throw ConfigError(choice.path + ".type",
-                    concat("unknown optimizer \"", choice.type, "\"",
-                           nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?"),
-                           " Known: ", known, " (SGD and RMSprop in exactly this case)"));
+  throw ConfigError(
+      choice.path + ".type",
+      concat("unknown optimizer \"", choice.type, "\"",
+             nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?"),
+             " Known: ", joined(names, ", "), " (SGD and RMSprop in exactly this case)"));
 }
 
 }  // namespace
@@ -194,7 +186,7 @@ std::vector<std::string> optimizer_types() {
 }
 
 bool muon_takes(std::string_view name, const Shape& shape) {
-  const std::string lower = lowercase(name);
+  const std::string lower = lower_case(name);
   return shape.rank() >= 2 && lower.find("embed") == std::string::npos &&
          lower.find("lm_head") == std::string::npos;
 }

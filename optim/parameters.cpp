@@ -180,8 +180,7 @@ std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {
     } else {
       std::vector<std::string_view> names;
       for (const KnownParam& other : type_.params) names.push_back(other.name);
-      const std::string nearest =
-          param != nullptr ? "" : nearest_name(key, names.data(), names.size());
+      const std::string nearest = param != nullptr ? "" : nearest_name(key, names);
       fail(key, concat(type_.name, " has no such parameter",
                        nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
     }

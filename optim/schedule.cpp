@@ -355,11 +355,9 @@ std::unique_ptr<Schedule> make_schedule(const std::string& type, const Parameter
                                         const std::string& path) {
   const KnownType* known_type = find_type(known_schedules(), type);
   if (known_type == nullptr) {
-    std::string known;
-    for (const std::string& name : schedule_types())
-      known += concat(known.empty() ? "" : ", ", name);
     throw ConfigError(path + ".type",
-                      concat("unknown schedule \"", type, "\" (case matters); known: ", known));
+                      concat("unknown schedule \"", type,
+                             "\" (case matters); known: ", joined(schedule_types(), ", ")));
   }
   ParameterReader reader(parameters, path + ".params", *known_type);
   std::unique_ptr<Schedule> schedule = make_typed(type, reader, groups, has_betas);

@@ -119,7 +119,7 @@ std::string Topology::describe(int rank) const {
   const Coordinates place = coordinates(rank);
   std::string text;
   const auto add = [&](Axis axis, int at) {
-    if (degree(axis) > 1) text += concat(text.empty() ? "" : ", ", name_of(axis), " ", at);
+    if (degree(axis) > 1) append_item(text, ", ", name_of(axis), " ", at);
   };
   add(Axis::dp, place.dp);
   add(Axis::tp, place.tp);

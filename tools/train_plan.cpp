@@ -67,10 +67,7 @@ void open_config(TrainPlan& plan, int ranks) {
 void check_config(const TrainPlan& plan, bool leads) {
   const TrainCheck check = check_trainable(plan.loaded, {plan.request.allow_unsupported});
   if (leads) {
-    for (const ConfigMessage& warning : plan.loaded.warnings)
-      log_warning(concat(warning.path, ": ", warning.message));
-    for (const ConfigMessage& warning : check.warnings)
-      log_warning(concat(warning.path, ": ", warning.message));
+    for (const ConfigMessage& warning : plan.loaded.warnings) log_warning(warning.text());
     if (!check.not_implemented.empty()) log_warning(check.not_implemented);
   }
   check.require_ok();

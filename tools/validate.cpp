@@ -38,10 +38,9 @@ JsonValue result_json(const LoadResult& loaded, const TrainCheck& check) {
   object.set("errors", messages_json(loaded.errors));
   std::vector<ConfigMessage> warnings = loaded.warnings;
   warnings.insert(warnings.end(), check.errors.begin(), check.errors.end());
-  warnings.insert(warnings.end(), check.warnings.begin(), check.warnings.end());
   if (!check.not_implemented.empty()) warnings.push_back({"", check.not_implemented, {}});
   object.set("warnings", messages_json(warnings));
-  object.set("resolved", loaded.ok() ? resolved_json(loaded.config) : JsonValue());
+  object.set("resolved", loaded.ok() ? loaded.config.values : JsonValue());
   return object;
 }
 
@@ -80,9 +79,6 @@ void print_report(const LoadResult& loaded, const TrainCheck& check) {
   for (const ConfigMessage& entry : check.errors) {
     std::cout << "warning (an error in train): " << loaded.show(entry) << '\n';
   }
-  for (const ConfigMessage& entry : check.warnings) {
-    std::cout << "warning: " << loaded.describe(entry) << '\n';
-  }
   if (!check.not_implemented.empty()) std::cout << "warning: " << check.not_implemented << '\n';
   if (!loaded.ok()) {
     std::cout << loaded.name << ": refused, " << loaded.errors.size()
@@ -93,20 +89,18 @@ void print_report(const LoadResult& loaded, const TrainCheck& check) {
             << "mesh: " << mesh(loaded.config.degrees) << '\n'
             << "fingerprint: " << config_fingerprint(loaded.config) << '\n'
             << "resolved configuration:\n";
-  print_values(loaded, resolved_json(loaded.config), "");
+  print_values(loaded, loaded.config.values, "");
 }
 
 void print_line(const LoadResult& loaded, const TrainCheck& check) {
   if (!loaded.ok()) {
-    std::cout << loaded.name << ": refused: " << loaded.errors.front().path
-              << (loaded.errors.front().path.empty() ? "" : ": ") << loaded.errors.front().message;
+    std::cout << loaded.name << ": refused: " << loaded.errors.front().text();
     if (loaded.errors.size() > 1) std::cout << " (and " << loaded.errors.size() - 1 << " more)";
   } else {
     const ParallelDegrees& degrees = loaded.config.degrees;
     std::cout << loaded.name << ": accepted: batch " << loaded.config.integer("train_batch_size")
               << ", stage " << loaded.config.stage() << ", " << mesh(degrees);
-    const std::size_t warnings =
-        loaded.warnings.size() + check.warnings.size() + check.errors.size();
+    const std::size_t warnings = loaded.warnings.size() + check.errors.size();
     if (warnings > 0) std::cout << ", " << warnings << (warnings == 1 ? " warning" : " warnings");
   }
   std::cout << '\n';

@@ -30,10 +30,20 @@ TEST(Text, FormatsBytesAndCounts) {
   EXPECT_EQ(format_count(999), "999");
 }
 
+TEST(Text, JoinsItemsAndMakesLettersSmall) {
+  EXPECT_EQ(joined(std::vector<int>{1, 2, 3}, ", "), "1, 2, 3");
+  EXPECT_EQ(joined(std::vector<int>{}, ", "), "");
+  std::string list;
+  append_item(list, "; ", "a ", 1);
+  append_item(list, "; ", "b");
+  EXPECT_EQ(list, "a 1; b");
+  EXPECT_EQ(lower_case("AdamW_2"), "adamw_2");
+}
+
 TEST(Text, SuggestsTheNearestName) {
   const std::string_view names[] = {"gradient_clipping", "optimizer", "scheduler"};
-  EXPECT_EQ(nearest_name("gradient_cliping", names, 3), "gradient_clipping");
-  EXPECT_EQ(nearest_name("zzz", names, 3), "");
+  EXPECT_EQ(nearest_name("gradient_cliping", names), "gradient_clipping");
+  EXPECT_EQ(nearest_name("zzz", names), "");
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ TEST(LoadConfig, KeysThatDoNothing) {
                        "gradient_cliping", "gradient_clipping"));
   EXPECT_TRUE(mentions(load_with("\"zero_optimization\": {\"overlap_com\": true}").errors,
                        "zero_optimization.overlap_com", "did you mean \"overlap_comm\""));
+  EXPECT_TRUE(mentions(load_with("\"tensor_parallel\": {\"tp\": {\"x\": 1}}").errors,
+                       "tensor_parallel.tp.x", "no such key in \"tensor_parallel.tp\""));
   EXPECT_TRUE(mentions(
       load_with("\"optimizer\": {\"type\": \"Adam\", \"params\": {\"max_grad_norm\": 1.0}}")
           .train_errors,

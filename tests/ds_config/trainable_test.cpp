@@ -23,7 +23,11 @@ TEST(Trainable, PlainConfigurationsPassInSilence) {
         "\"zero_optimization\": {\"stage\": 3}, \"bf16\": {\"enabled\": true}",
         "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {}}, \"gradient_clipping\": 0.5",
         "\"activation_checkpointing\": {\"profile\": false}, \"tensorboard\": {\"enabled\": false}",
-        "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"none\"}}"}) {
+        "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"none\"}}",
+        // Without effect at these stages.
+        "\"zero_optimization\": {\"stage\": 1, \"zero_quantized_weights\": true}",
+        "\"zero_optimization\": {\"stage\": 2, \"mics_hierarchical_params_gather\": true}",
+        "\"zero_optimization\": {\"stage\": 0, \"zenflow\": {}}"}) {
     const TrainCheck check = check_trainable(load(members));
     EXPECT_TRUE(check.ok()) << members << check.errors[0].message;
     EXPECT_EQ(check.not_implemented, "") << members;

@@ -136,6 +136,15 @@ TEST(Hjson, RemembersPositions) {
   EXPECT_EQ(list.items()[1].position().column, 5);
 }
 
+TEST(Hjson, FindsByDottedPaths) {
+  std::vector<HjsonProblem> duplicates;
+  JsonValue tree = parse_hjson("a: {b: {c: 1}, d: null}", "file", duplicates);
+  EXPECT_EQ(*tree.find_path("a.b.c"), JsonValue(1));
+  EXPECT_EQ(tree.find_path(""), &tree);
+  for (const char* absent : {"b", "a.c", "a.b.c.d", "a.d.e", "."})
+    EXPECT_EQ(tree.find_path(absent), nullptr) << absent;
+}
+
 TEST(Hjson, LimitsDepthAndSize) {
   std::vector<HjsonProblem> duplicates;
   for (const int depth : {1, 199, 200, 201, 1'000'000}) {
