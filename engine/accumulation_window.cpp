@@ -30,6 +30,13 @@ void AccumulationWindow::backward() {
   ++index_;
 }
 
+void AccumulationWindow::whole(std::int64_t tokens) {
+  require_start();
+  index_ = static_cast<int>(micro_batches_);
+  tokens_ = tokens;
+  if (managed_) state_.micro_steps += micro_batches_ - 1;
+}
+
 std::optional<AccumulationWindow::Ended> AccumulationWindow::step() {
   if (in_scope_)
     throw_invalid("step() inside no_sync or coalesce_grad_reduction: leave the scope first");
@@ -64,6 +71,12 @@ void AccumulationWindow::require_no_forward(const char* call) const {
   throw_invalid(concat(call,
                        " between forward() and its backward(): finish the micro-batch first; "
                        "eval_batch takes losses without gradients"));
+}
+
+void AccumulationWindow::require_start() const {
+  if (at_start()) return;
+  throw_invalid(
+      "train_batch within an accumulation window: finish it with forward, backward and step");
 }
 
 bool AccumulationWindow::at_start() const {

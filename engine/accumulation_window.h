@@ -26,6 +26,9 @@ class AccumulationWindow {
   /// ... and that it has been, of `tokens` tokens.
   void forward(const MicroStep& step, std::int64_t tokens);
   void backward();
+  /// Forwards and backwards of a whole window have been, of `tokens` tokens, from at_start() on:
+  /// its step() is due.
+  void whole(std::int64_t tokens);
   struct Ended {
     int micro_batches = 0;
     std::int64_t tokens = 0;
@@ -44,6 +47,7 @@ class AccumulationWindow {
   void require_no_forward(const char* call) const;
   /// Nothing of the next window has been done: the only place to take a whole one, or to save.
   bool at_start() const;
+  void require_start() const;
 
  private:
   RunState& state_;

@@ -238,11 +238,9 @@ void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
     begin_micro_batch(i, micro_batches[static_cast<std::size_t>(i)], i + 1 == count);
   run_ops(model_->plan().training, 0);
   model_->times().stop(model_->compute());
-  for (const MicroBatch& batch : micro_batches) {
-    window_->forward(window_->next_forward(), batch.tokens.numel() * mesh_.size(Axis::dp));
-    window_->backward();
-  }
-  if (settings_.managed_accumulation) state().micro_steps += count - 1;
+  std::int64_t tokens = 0;
+  for (const MicroBatch& batch : micro_batches) tokens += batch.tokens.numel();
+  window_->whole(tokens * mesh_.size(Axis::dp));
 }
 
 /// Waits for (sum of losses, number of targets) to arrive; nothing without a target.
@@ -326,10 +324,7 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
     throw_invalid(concat("train_batch takes the ", settings_.accumulation,
                          " micro-batches of a step, not ", micro_batches.size()));
   }
-  if (!window_->at_start()) {
-    throw_invalid(
-        "train_batch within an accumulation window: finish it with forward, backward and step");
-  }
+  window_->require_start();
   require_trainable();
   accept(micro_batches);
   if (options_.schedule) {

@@ -73,6 +73,12 @@ constexpr Sequence kSequences[] = {
     {"a scope, left to the caller", 1, false,
      R"(enter; boundary? = no; forward = 0; backward; leave; forward = 1; backward;
         step = 2 of 20)"},
+    {"whole windows", 3, true,
+     R"(whole; start? = no; boundary? = yes; step = 3 of 30; start? = yes; whole; step = 3 of 30;
+        forward = 0; whole ! train_batch within an accumulation window; backward; step;
+        whole ! train_batch within an accumulation window)"},
+    {"whole windows, left to the caller", 3, false,
+     R"(whole; start? = no; step = 3 of 30; whole; whole ! train_batch within; step = 3 of 30)"},
 };
 
 std::string perform(AccumulationWindow& window, const std::string& call) {
@@ -89,6 +95,8 @@ std::string perform(AccumulationWindow& window, const std::string& call) {
   if (call == "boundary?") return window.at_boundary() ? "yes" : "no";
   if (call == "backward") {
     window.backward();
+  } else if (call == "whole") {
+    window.whole(3 * kTokens);
   } else if (call == "boundary" || call == "no boundary") {
     window.set_boundary(call == "boundary");
   } else if (call == "enter") {
@@ -129,7 +137,10 @@ TEST(AccumulationWindow, AnswersEverySequence) {
     std::istringstream calls(sequence.calls);
     for (std::string line; std::getline(calls >> std::ws, line, ';');) {
       SCOPED_TRACE(concat(sequence.what, ": ", line));
-      steps += expect(window, line) && line.starts_with("step");
+      const bool accepted = expect(window, line);
+      steps += accepted && line.starts_with("step");
+      if (accepted && line.starts_with("whole") && sequence.managed)
+        steps += sequence.micro_batches - 1;
       EXPECT_EQ(state.micro_steps, steps);
     }
   }
