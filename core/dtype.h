@@ -12,6 +12,10 @@ namespace zero3d {
 enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8 };
 
 std::size_t size_of(DType dtype);
+/// Of so many elements, as counts of bytes are kept: signed.
+inline std::int64_t bytes_of(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(size_of(dtype));
+}
 /// "fp32", "bf16", "fp16", "int32", ...: how ds_config and our messages name it.
 std::string_view name_of(DType dtype);
 bool is_floating(DType dtype);

@@ -26,8 +26,6 @@ std::string_view name_of(Category category) {
       return "gradient buckets";
     case Category::gradients:
       return "gradients";
-    case Category::master_weights:
-      return "master weights";
     case Category::norm_workspace:
       return "norm workspace";
     case Category::optimizer_states:

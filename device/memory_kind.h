@@ -23,7 +23,6 @@ enum class Category {
   gathered_parameters,
   gradient_buckets,
   gradients,
-  master_weights,
   norm_workspace,
   optimizer_states,
   optimizer_workspace,
@@ -31,7 +30,7 @@ enum class Category {
   parameters,
   workspace  ///< Scratch of blocks; memory plans count it among activations.
 };
-inline constexpr std::size_t kCategories = 12;
+inline constexpr std::size_t kCategories = 11;
 
 std::string_view name_of(Tier tier);
 std::string_view name_of(Category category);

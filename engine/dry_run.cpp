@@ -30,16 +30,9 @@ class DryParameters final : public ParameterAccess {
   }
   void begin_backward(int, bool) override {}
   std::vector<GradientTarget> gradients(const Op& op) override {
-    std::vector<GradientTarget> targets;
-    for (int index : layout_.block_parameters(op.block)) {
-      const LayoutParameter& parameter = layout_.parameter(index);
-      GradientTarget& target = targets.emplace_back();
-      target.trains = !parameter.spec.frozen;
-      if (!writes_gradient(layout_, index, op)) continue;
-      target.view = gradients_[static_cast<std::size_t>(index)];
-      target.accumulate = op.block != parameter.blocks.back();
-    }
-    return targets;
+    return gradient_targets(layout_, op, [this](const LayoutParameter&, int index) {
+      return gradients_[static_cast<std::size_t>(index)].view();
+    });
   }
   void release(const Op&) override {}
   void add_loss(const ConstView&) override {}

@@ -119,10 +119,10 @@ MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence
   const ZeroPlan& plan = model_->plan();
   MemoryEstimate estimate = model_->memory();
   estimate[Tier::device][Category::gathered_parameters] =
-      model_->passes().arena_elements() * static_cast<std::int64_t>(size_of(plan.dtype()));
+      bytes_of(model_->passes().arena_elements(), plan.dtype());
   estimate[Tier::device][Category::activations] = activation_bytes(batch, sequence);
   estimate[Tier::pinned][Category::batches] =  // tokens or targets, on their way to the device
-      batch * sequence * static_cast<std::int64_t>(size_of(DType::i32));
+      bytes_of(batch * sequence, DType::i32);
   return estimate;
 }
 

@@ -8,6 +8,7 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
+#include "zero3d/formats/convert.h"
 #include "zero3d/formats/safetensors_writer.h"
 
 namespace zero3d {
@@ -90,12 +91,8 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   std::vector<float> last(static_cast<std::size_t>(vocabulary));
   const Readback copy(model_->compute(), logits.flat((length - 1) * vocabulary, vocabulary));
   const ConstView row = copy.wait();
-  for (std::int64_t i = 0; i < vocabulary; ++i) {
-    last[static_cast<std::size_t>(i)] = logits.dtype() == DType::f32 ? row.as<float>()[i]
-                                        : logits.dtype() == DType::bf16
-                                            ? to_float(row.as<bf16>()[i])
-                                            : to_float(row.as<f16>()[i]);
-  }
+  convert_elements(row.dtype(), row.data(), DType::f32, reinterpret_cast<std::byte*>(last.data()),
+                   last.size());
   return last;
 }
 

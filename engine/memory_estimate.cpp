@@ -13,7 +13,7 @@ namespace {
 
 /// Of an array that begins where its colour wants it.
 std::int64_t staggered(std::int64_t elements, DType dtype) {
-  const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t bytes = bytes_of(elements, dtype);
   return bytes + Stagger::slack(bytes);
 }
 
@@ -25,8 +25,7 @@ std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inpu
     if (!sharded || unit.persistent) {
       bytes += staggered(unit.padded, inputs.parameters.dtype);
     } else if (inputs.secondary_ranks > 1) {
-      bytes += unit.padded / inputs.secondary_ranks *
-               static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
+      bytes += bytes_of(unit.padded / inputs.secondary_ranks, inputs.parameters.dtype);
     }
   }
   return bytes;
@@ -35,8 +34,7 @@ std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inpu
 std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
                           const MemoryInputs& inputs) {
   if (!inputs.gradients.slots_needed) return 0;
-  std::int64_t bytes =
-      buckets.total_elements() * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
+  const std::int64_t bytes = bytes_of(buckets.total_elements(), inputs.parameters.dtype);
   if (!inputs.gradients.reduce_each_micro_batch) return bytes;
   std::int64_t largest = 0;
   for (const BucketPlan::Bucket& bucket : buckets.buckets) {
@@ -45,7 +43,7 @@ std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
     largest = std::max(largest, shards);
   }
   if (all_reduces_copies(inputs.gradients, layout.shards())) largest += buckets.largest_bucket();
-  return bytes + largest * static_cast<std::int64_t>(sizeof(float));
+  return bytes + bytes_of(largest, DType::f32);
 }
 
 }  // namespace
@@ -116,11 +114,10 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   device[Category::gradients] = gradients;
   device[Category::gradient_buckets] = bucket_bytes(layout, buckets, inputs);
   device[Category::optimizer_states] = inputs.state_bytes;  // masters included
-  device[Category::norm_workspace] =
-      shards / kernels::kNormBlock * static_cast<std::int64_t>(sizeof(double)) +
-      StepReporter::exchange_bytes(inputs.ranks);
+  device[Category::norm_workspace] = bytes_of(shards / kernels::kNormBlock, DType::f64) +
+                                     StepReporter::exchange_bytes(inputs.ranks);
   estimate[Tier::pinned][Category::gathered_parameters] =
-      largest * static_cast<std::int64_t>(size_of(inputs.parameters.dtype));
+      bytes_of(largest, inputs.parameters.dtype);
   // What the host reads back: all parts of the exchange, and the last loss.
   estimate[Tier::pinned][Category::other] = StepReporter::exchange_bytes(inputs.ranks);
   return estimate;

@@ -1,7 +1,6 @@
 #include "zero3d/engine/optimizer_setup.h"
 
 #include "zero3d/core/error.h"
-#include "zero3d/core/text.h"
 
 namespace zero3d {
 namespace {
@@ -26,7 +25,7 @@ GroupSettings with_overrides(GroupSettings settings, const ParameterGroup& group
 OptimizerSetup::OptimizerSetup(const OptimizerChoice& optimizer, const ScheduleChoice& schedule,
                                std::vector<ParameterGroup> user_groups)
     : user_groups_(std::move(user_groups)), rules_(make_rules(optimizer)) {
-  user_groups_.push_back({.name = "default", .matches = [](const ParameterSpec&) { return true; }});
+  user_groups_.push_back({.matches = [](const ParameterSpec&) { return true; }});
   for (const ParameterGroup& user : user_groups_) {
     for (const bool decay : {true, false}) {
       for (const bool aux : {false, true}) {
@@ -34,8 +33,7 @@ OptimizerSetup::OptimizerSetup(const OptimizerChoice& optimizer, const ScheduleC
         GroupSettings settings = with_overrides(aux ? rules_.aux_settings : rules_.settings, user);
         if (!decay) settings.weight_decay = 0;
         base_.push_back(settings);
-        groups_.push_back({concat(user.name, decay ? "" : ", no decay", aux ? ", Adam half" : ""),
-                           aux ? rules_.aux_rule.get() : rules_.rule.get()});
+        group_rules_.push_back(aux ? rules_.aux_rule.get() : rules_.rule.get());
       }
     }
   }

@@ -18,19 +18,12 @@ namespace zero3d {
 /// matches a parameter takes it; what none takes forms the default group, with weight decay where
 /// ParameterSpec::decay is set.
 struct ParameterGroup {
-  std::string name;
   std::function<bool(const ParameterSpec&)> matches;
   std::optional<double> lr;
   std::optional<double> weight_decay;
   std::optional<double> beta1;
   std::optional<double> beta2;
   std::optional<double> eps;
-};
-
-/// One set of settings and the rule that uses it.
-struct OptimizerGroup {
-  std::string name;
-  const UpdateRule* rule = nullptr;
 };
 
 /// Every parameter belongs to one group: (user group or default) x (decay or not) x (rule or Muon's
@@ -42,8 +35,8 @@ class OptimizerSetup {
                  std::vector<ParameterGroup> user_groups);
 
   int group_of(const ParameterSpec& parameter) const;
-  int group_count() const { return static_cast<int>(groups_.size()); }
-  const OptimizerGroup& group(int index) const { return groups_[static_cast<std::size_t>(index)]; }
+  int group_count() const { return static_cast<int>(group_rules_.size()); }
+  const UpdateRule& rule(int group) const { return *group_rules_[static_cast<std::size_t>(group)]; }
   /// What update number `applied` + 1 uses, per group.
   std::vector<GroupSettings> settings(std::int64_t applied) const;
   const OptimizerRules& rules() const { return rules_; }
@@ -54,7 +47,7 @@ class OptimizerSetup {
  private:
   std::vector<ParameterGroup> user_groups_;
   OptimizerRules rules_;
-  std::vector<OptimizerGroup> groups_;
+  std::vector<const UpdateRule*> group_rules_;
   std::vector<GroupSettings> base_;
   std::unique_ptr<Schedule> schedule_;
 };

@@ -5,29 +5,12 @@
 #include <vector>
 
 #include "zero3d/core/random.h"
+#include "zero3d/formats/convert.h"
 
 namespace zero3d {
 namespace {
 
 constexpr std::int64_t kChunk = 4096;
-
-template <typename T>
-void store_as(const float* values, const View& dst) {
-  for (std::int64_t i = 0; i < dst.numel(); ++i) dst.as<T>()[i] = from_float<T>(values[i]);
-}
-
-void store(const float* values, const View& dst) {
-  switch (dst.dtype()) {
-    case DType::f32:
-      return store_as<float>(values, dst);
-    case DType::bf16:
-      return store_as<bf16>(values, dst);
-    case DType::f16:
-      return store_as<f16>(values, dst);
-    default:
-      throw_invalid("parameters are fp32, bf16 or fp16");
-  }
-}
 
 class InitialValuesSource final : public ParameterSource {
  public:
@@ -40,7 +23,9 @@ class InitialValuesSource final : public ParameterSource {
       for (std::int64_t done = 0; done < run.count; done += kChunk) {
         const std::int64_t count = std::min(kChunk, run.count - done);
         parameter.initial(seed_, run.global_first + done, count, values.data());
-        store(values.data(), dst.flat(run.offset + done, count));
+        convert_elements(DType::f32, reinterpret_cast<const std::byte*>(values.data()), dst.dtype(),
+                         dst.flat(run.offset + done, count).data(),
+                         static_cast<std::size_t>(count));
       }
     }
   }

@@ -126,16 +126,9 @@ std::vector<ConstView> ShardedModel::acquire(const Op& op) {
 }
 
 std::vector<GradientTarget> ShardedModel::gradients(const Op& op) {
-  std::vector<GradientTarget> targets;
-  for (int index : plan_.layout.block_parameters(op.block)) {
-    const LayoutParameter& parameter = plan_.layout.parameter(index);
-    GradientTarget& target = targets.emplace_back();
-    target.trains = !parameter.spec.frozen;
-    if (!writes_gradient(plan_.layout, index, op)) continue;
-    target.view = parameter.view_in(reducer_->open(parameter.unit, op.micro_batch));
-    target.accumulate = op.block != parameter.blocks.back();
-  }
-  return targets;
+  return gradient_targets(plan_.layout, op, [&](const LayoutParameter& parameter, int) {
+    return parameter.view_in(reducer_->open(parameter.unit, op.micro_batch));
+  });
 }
 
 void ShardedModel::release(const Op& op) {

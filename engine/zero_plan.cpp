@@ -66,26 +66,6 @@ GradientReducerOptions reducer_options(const TrainSettings& settings,
   return options;
 }
 
-ShardedOptimizerOptions optimizer_options(const TrainSettings& settings,
-                                          const OptimizerSetup& setup,
-                                          const StateStoreFactory& store) {
-  ShardedOptimizerOptions options;
-  options.tile_elements = settings.optimizer_tile;
-  options.parameter_dtype = settings.precision.parameters;
-  options.master_dtype = settings.precision.masters;
-  options.moment_dtype = setup.bf16_states() ? DType::bf16 : DType::f32;
-  options.store = store;
-  return options;
-}
-
-FetchOptions fetch_options(const ShardingSettings& sharding) {
-  FetchOptions options;
-  options.prefetch_elements = sharding.prefetch;
-  options.max_live_elements = sharding.max_live;
-  options.max_reuse_distance = sharding.max_reuse_distance;
-  return options;
-}
-
 std::vector<Op> training_ops(const StageBlocks& stage, int micro_batches,
                              const PlanOptions& options) {
   if (!options.schedule) return plan_step(stage, 1);
@@ -113,8 +93,14 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   plan.parameters = {settings.precision.parameters, sharding.what.parameters,
                      sharding.gather_bucket};
   plan.gradients = reducer_options(settings, options.reduce_each_micro_batch);
-  plan.optimizer = optimizer_options(settings, setup, options.state_store);
-  plan.fetches = fetch_options(sharding);
+  plan.optimizer = {.tile_elements = settings.optimizer_tile,
+                    .parameter_dtype = settings.precision.parameters,
+                    .master_dtype = settings.precision.masters,
+                    .moment_dtype = setup.bf16_states() ? DType::bf16 : DType::f32,
+                    .store = options.state_store};
+  plan.fetches = {.prefetch_elements = sharding.prefetch,
+                  .max_live_elements = sharding.max_live,
+                  .max_reuse_distance = sharding.max_reuse_distance};
 
   MemoryInputs inputs{plan.parameters, plan.gradients};
   inputs.secondary_ranks = groups.secondary;
@@ -145,8 +131,7 @@ PassPlans plan_passes(const ZeroPlan& plan, std::int64_t taken, std::int64_t bud
   if (!plan.gathers()) return {};
   FetchOptions options = plan.fetches;
   if (budget >= 0) {
-    options.budget_elements = std::max<std::int64_t>(0, budget - taken) /
-                              static_cast<std::int64_t>(size_of(plan.dtype()));
+    options.budget_elements = std::max<std::int64_t>(0, budget - taken) / bytes_of(1, plan.dtype());
   }
   return {plan_fetches(plan.layout, plan.training, options),
           plan_fetches(plan.layout, plan.evaluation, options)};

@@ -46,9 +46,7 @@ std::string header_bytes(const std::vector<TensorDeclaration>& tensors,
 
 }  // namespace
 
-std::int64_t TensorDeclaration::bytes() const {
-  return shape.numel() * static_cast<std::int64_t>(size_of(dtype));
-}
+std::int64_t TensorDeclaration::bytes() const { return bytes_of(shape.numel(), dtype); }
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDeclaration> tensors,
                                      const std::map<std::string, std::string>& metadata)

@@ -2,23 +2,17 @@
 
 #include <algorithm>
 
+#include "zero3d/core/multiples.h"
 #include "zero3d/offload/stagger.h"
 
 namespace zero3d {
-namespace {
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
 
 RecordLayout::RecordLayout(std::int64_t elements, std::int64_t record_elements,
                            std::vector<RecordPart> parts)
     : elements_(elements), record_elements_(record_elements), parts_(std::move(parts)) {}
 
 std::int64_t RecordLayout::part_bytes(std::size_t part, std::int64_t count) const {
-  return count * static_cast<std::int64_t>(size_of(parts_[part].dtype));
+  return bytes_of(count, parts_[part].dtype);
 }
 
 std::int64_t RecordLayout::part_offset(std::size_t part, std::int64_t count) const {
@@ -51,7 +45,7 @@ View RecordLayout::view(const View& bytes, std::int64_t first, std::size_t part,
   const std::int64_t held = std::min(record_elements_, elements_ - record);
   ZERO3D_CHECK(begin >= first && begin + count <= record + held, "a run within one record");
   const RecordPart& entry = parts_[part];
-  const auto size = static_cast<std::int64_t>(size_of(entry.dtype));
+  const std::int64_t size = bytes_of(1, entry.dtype);
   const std::int64_t at =
       offset(record) - offset(first) + part_offset(part, held) + (begin - record) * size;
   return View(bytes.flat(at, count * size).data(), entry.dtype, Shape{count});

@@ -15,7 +15,7 @@ std::int64_t Stagger::place(std::int64_t at, std::int64_t bytes, int colour) {
 
 StaggeredTensor::StaggeredTensor(TrackingResource& resource, DType dtype, std::int64_t elements,
                                  Category category, ArrayColour colour) {
-  const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t bytes = bytes_of(elements, dtype);
   storage_ = Tensor(resource, kNoStream, DType::u8, Shape{bytes + Stagger::slack(bytes)}, category);
   const auto base = reinterpret_cast<std::intptr_t>(storage_.view().data());
   const std::int64_t offset = Stagger::place(base, bytes, static_cast<int>(colour)) - base;

@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/core/multiples.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
@@ -13,10 +14,6 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kSmallUse = std::size_t{8} << 20;
-
-std::size_t round_up(std::size_t value, std::size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::size_t block_bytes(std::size_t bytes) {
   return round_up(std::max<std::size_t>(bytes, 1), ArenaResource::kAlignment);

@@ -168,9 +168,20 @@ bool opens_in_weights(const ParamLayout& layout, int unit) {
          });
 }
 
-bool writes_gradient(const ParamLayout& layout, int parameter, const Op& op) {
-  const LayoutParameter& entry = layout.parameter(parameter);
-  return !entry.spec.frozen && (ends_gradients(op.kind) || !opens_in_weights(layout, entry.unit));
+std::vector<GradientTarget> gradient_targets(
+    const ParamLayout& layout, const Op& op,
+    const std::function<View(const LayoutParameter&, int)>& gradient_of) {
+  std::vector<GradientTarget> targets;
+  for (const int index : layout.block_parameters(op.block)) {
+    const LayoutParameter& parameter = layout.parameter(index);
+    GradientTarget& target = targets.emplace_back();
+    target.trains = !parameter.spec.frozen;
+    if (!target.trains) continue;
+    if (!ends_gradients(op.kind) && opens_in_weights(layout, parameter.unit)) continue;
+    target.view = gradient_of(parameter, index);
+    target.accumulate = op.block != parameter.blocks.back();
+  }
+  return targets;
 }
 
 StageBlocks stage_of(const ParamLayout& layout) {

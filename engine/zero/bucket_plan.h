@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
+#include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/schedule.h"
 #include "zero3d/engine/zero/layout.h"
 
@@ -42,8 +44,11 @@ struct BucketPlan {
 /// Whether backward_inputs writes none of the unit's gradients: its slot then opens in
 /// backward_weights.
 bool opens_in_weights(const ParamLayout& layout, int unit);
-/// Whether a backward operation may write the gradient of a parameter of its block.
-bool writes_gradient(const ParamLayout& layout, int parameter, const Op& op);
+/// Where a backward operation writes, per parameter of its block; `gradient_of` is asked for the
+/// views of those it may write.
+std::vector<GradientTarget> gradient_targets(
+    const ParamLayout& layout, const Op& op,
+    const std::function<View(const LayoutParameter& parameter, int index)>& gradient_of);
 /// The blocks of a layout, and where their backward stops.
 StageBlocks stage_of(const ParamLayout& layout);
 

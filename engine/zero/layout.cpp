@@ -4,14 +4,11 @@
 #include <unordered_map>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/multiples.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
 namespace {
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 bool belongs(const Unit& unit, const LayoutParameter& parameter) {
   return unit.blocks == parameter.blocks && unit.frozen == parameter.spec.frozen &&
@@ -120,7 +117,7 @@ void ParamLayout::form_units() {
   }
   for (int index = 0; index < unit_count(); ++index) {
     Unit& unit = units_[static_cast<std::size_t>(index)];
-    unit.shard = round_up((unit.length + shards_ - 1) / shards_, kAlignment);
+    unit.shard = round_up(ceil_div<std::int64_t>(unit.length, shards_), kAlignment);
     unit.padded = unit.shard * shards_;
     for (int block : unit.blocks) block_units_[static_cast<std::size_t>(block)].push_back(index);
     find_gaps(unit);

@@ -17,7 +17,7 @@ Workspace plan_workspace(const ParamLayout& layout, const OptimizerSetup& setup)
   Workspace workspace;
   for (int unit = 0; unit < layout.unit_count(); ++unit) {
     const Unit& entry = layout.unit(unit);
-    const UpdateRule& rule = *setup.group(entry.group).rule;
+    const UpdateRule& rule = setup.rule(entry.group);
     if (entry.frozen || rule.needs() != RuleNeeds::whole_matrices) continue;
     workspace.shard = std::max(workspace.shard, entry.shard);
     workspace.padded = std::max(workspace.padded, entry.padded);
@@ -37,19 +37,19 @@ MatrixTransform::MatrixTransform(Device& device, const ParamLayout& layout, Zero
     : layout_(layout), groups_(groups) {
   const Workspace workspace = plan_workspace(layout, setup);
   if (workspace.shard == 0) return;
-  blended_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{workspace.shard},
-                    Category::optimizer_workspace);
-  whole_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{workspace.padded},
+  const auto allocate = [&](std::int64_t elements) {
+    return Tensor(device.memory(), kNoStream, DType::f32, Shape{elements},
                   Category::optimizer_workspace);
-  scratch_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{workspace.scratch},
-                    Category::optimizer_workspace);
+  };
+  blended_ = allocate(workspace.shard);
+  whole_ = allocate(workspace.padded);
+  scratch_ = allocate(workspace.scratch);
 }
 
 std::int64_t MatrixTransform::workspace_bytes(const ParamLayout& layout,
                                               const OptimizerSetup& setup) {
   const Workspace workspace = plan_workspace(layout, setup);
-  return (workspace.shard + workspace.padded + workspace.scratch) *
-         static_cast<std::int64_t>(sizeof(float));
+  return bytes_of(workspace.shard + workspace.padded + workspace.scratch, DType::f32);
 }
 
 void MatrixTransform::blend(const RuleCall& call, std::span<const StateSlice> states,
@@ -66,8 +66,7 @@ void MatrixTransform::orthogonalise(const RuleCall& call, int unit, double loss_
   const Unit& entry = layout_.unit(unit);
   const auto& rule = static_cast<const MatrixRule&>(call.rule);
   const View whole = whole_.view().flat(0, entry.padded);
-  const GatherSegment segment{blended_.view().flat(0, entry.shard), whole};
-  groups_.shard->all_gather(call.stream, {&segment, 1});
+  groups_.shard->all_gather(call.stream, blended_.view().flat(0, entry.shard), whole);
   for (int index : entry.parameters) {
     const LayoutParameter& p = layout_.parameter(index);
     const View matrix = p.view_in(whole);

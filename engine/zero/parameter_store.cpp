@@ -165,11 +165,9 @@ void ParameterStore::issue_gather(int unit, const View& target) {
   s.live = true;
   if (s.updated.recorded()) gather_.wait(s.updated);
   if (s.secondary_valid) {
-    const GatherSegment segment{s.secondary.view(), target};
-    groups_.secondary->all_gather(gather_, {&segment, 1});
+    groups_.secondary->all_gather(gather_, s.secondary.view(), target);
   } else {
-    const GatherSegment segment{s.shard.view(), target};
-    groups_.gather->all_gather(gather_, {&segment, 1});
+    groups_.gather->all_gather(gather_, s.shard.view(), target);
     if (s.secondary.defined()) {
       const std::int64_t piece = s.secondary.numel();
       device_.copy(gather_, s.secondary.view(),
@@ -255,10 +253,7 @@ void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) 
   gather_.synchronize();
   Tensor own;
   const View whole = room_for_whole(unit, gather_, own);
-  if (gathers(unit)) {
-    const GatherSegment segment{state(unit).shard.view(), whole};
-    groups_.gather->all_gather(gather_, {&segment, 1});
-  }
+  if (gathers(unit)) groups_.gather->all_gather(gather_, state(unit).shard.view(), whole);
   const Tensor host(device_.memory(Tier::pinned), kNoStream, options_.dtype, whole.shape(),
                     Category::gathered_parameters);
   device_.copy(gather_, host, whole);

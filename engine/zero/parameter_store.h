@@ -68,8 +68,6 @@ class ParameterStore {
   /// host-blocking.
   void store_whole(int unit, const ConstView& values, Communicator& replicas, int writer);
 
-  bool keeps_whole(int unit) const { return !gathers(unit); }
-  DType dtype() const { return options_.dtype; }
   /// Which shard of every unit this rank owns.
   int shard_rank() const { return groups_.gather->rank(); }
 

@@ -5,14 +5,11 @@
 #include <numeric>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/multiples.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
 namespace {
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// The ranges of the cut dim that are cut one by one.
 std::vector<std::int64_t> parts_of(const ParameterSpec& spec) {
@@ -48,7 +45,7 @@ std::int64_t add_box(const ParameterSpec& spec, const PlacementOptions& options,
                      std::int64_t first, std::int64_t stored_first, Placement& placement) {
   const int ranks = options.tensor_parallel_size;
   const std::int64_t multiple = spec.split.grain > 1 ? spec.split.grain : options.padding;
-  const std::int64_t stored = round_up((part + ranks - 1) / ranks, multiple);
+  const std::int64_t stored = round_up(ceil_div<std::int64_t>(part, ranks), multiple);
   const std::int64_t begin =
       std::min(part, options.tensor_parallel_rank / placement.holders * stored);  // in the part
   placement.boxes.push_back({first + begin, std::min(stored, part - begin), stored_first});

@@ -11,7 +11,7 @@ namespace {
 std::vector<RuleNeeds> needs_of(const OptimizerSetup& setup) {
   std::vector<RuleNeeds> needs;
   for (int group = 0; group < setup.group_count(); ++group)
-    needs.push_back(setup.group(group).rule->needs());
+    needs.push_back(setup.rule(group).needs());
   return needs;
 }
 
@@ -26,7 +26,7 @@ std::vector<RecordLayout> plan_records(const ParamLayout& layout, const Optimize
       records.emplace_back();
       continue;
     }
-    const UpdateRule& rule = *setup.group(unit.group).rule;
+    const UpdateRule& rule = setup.rule(unit.group);
     std::vector<RecordPart> parts;
     if (options.has_masters()) parts.push_back({options.master_dtype});
     for (const StateSpec& state : rule.states())
@@ -108,7 +108,7 @@ void ShardedOptimizer::refresh_master(int parameter) {
 void ShardedOptimizer::add_slices(const Tile& tile, const View& bytes, const StateSlice& range,
                                   std::vector<StateSlice>& slices) const {
   const RecordLayout& records = records_[static_cast<std::size_t>(tile.unit)];
-  const UpdateRule& rule = *setup_.group(layout_.unit(tile.unit).group).rule;
+  const UpdateRule& rule = setup_.rule(layout_.unit(tile.unit).group);
   const std::size_t states = rule.states().size();
   for (std::int64_t done = 0; done < range.count;) {
     StateSlice slice = range;
@@ -169,7 +169,7 @@ void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& stream,
   TileWindow window(*store_, std::move(tiles), stream);
   std::vector<StateSlice> states;
   for (const UpdateStep& step : steps) {
-    const UpdateRule& rule = *setup_.group(step.group).rule;
+    const UpdateRule& rule = setup_.rule(step.group);
     const RuleCall call{stream, rule, inputs.groups[static_cast<std::size_t>(step.group)], context};
     if (step.tile.count > 0) {
       const bool by_parameter = rule.needs() == RuleNeeds::tensor_norms;

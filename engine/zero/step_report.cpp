@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "zero3d/core/multiples.h"
 #include "zero3d/device/readback.h"
 #include "zero3d/kernels/elementwise.h"
 #include "zero3d/kernels/loss.h"
@@ -42,7 +43,7 @@ void StepReporter::add_ranges(int unit, std::int64_t first_block) {
   const std::int64_t shard = layout_.unit(unit).shard;
   for (const ParameterRun& run : layout_.runs(unit, model_part_.shard * shard, shard)) {
     counted_.push_back({first_block + run.offset / kernels::kNormBlock,
-                        (run.count + kernels::kNormBlock - 1) / kernels::kNormBlock, 0,
+                        ceil_div(run.count, kernels::kNormBlock), 0,
                         model_part_.numbers[static_cast<std::size_t>(run.parameter)]});
   }
 }
@@ -65,8 +66,7 @@ StepReport StepReporter::exchange(Stream& stream, const ConstView& squares) {
                       field(offsetof(Part, bad_parameter), DType::i64, 2));
   if (!std::exchange(losses_started_, false) || !mesh_.counts_loss())
     device_.fill_zero(stream, field(offsetof(Part, losses), DType::f64, 2));
-  const GatherSegment segment{mine_.view(), all_.view()};
-  mesh_.world().all_gather(stream, {&segment, 1});
+  mesh_.world().all_gather(stream, mine_.view(), all_.view());
   const Readback all(stream, all_);
   StepReport report = merge(all.wait());
   if (!squares.defined()) report.gradient_norm = std::numeric_limits<double>::quiet_NaN();

@@ -1,17 +1,16 @@
 #include "zero3d/engine/zero/tensor_norm_step.h"
 
+#include "zero3d/core/multiples.h"
 #include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
 namespace {
 
 bool takes(const Unit& unit, const OptimizerSetup& setup) {
-  return !unit.frozen && setup.group(unit.group).rule->needs() == RuleNeeds::tensor_norms;
+  return !unit.frozen && setup.rule(unit.group).needs() == RuleNeeds::tensor_norms;
 }
 
-std::int64_t blocks_of(std::int64_t count) {
-  return (count + kernels::kNormBlock - 1) / kernels::kNormBlock;
-}
+std::int64_t blocks_of(std::int64_t count) { return ceil_div(count, kernels::kNormBlock); }
 
 }  // namespace
 
@@ -98,8 +97,7 @@ void TensorNormStep::apply(const RuleCall& call, std::span<const StateSlice> sta
 
 void TensorNormStep::exchange(Stream& stream) {
   kernels::exact_sums(stream, squares_, ranges_, mine_, {});
-  const GatherSegment segment{mine_, all_};
-  stage_.all_gather(stream, {&segment, 1});
+  stage_.all_gather(stream, mine_.view(), all_.view());
   kernels::exact_totals(stream, all_, stage_.size(), norms_);
 }
 

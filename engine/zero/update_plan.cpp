@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero3d/core/multiples.h"
+
 namespace zero3d {
 namespace {
 
@@ -10,10 +12,6 @@ namespace {
 constexpr std::int64_t kRecordElements = 1 << 20;
 /// More than any shard has.
 constexpr std::int64_t kNoLimit = 1ll << 48;
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

@@ -48,9 +48,9 @@ class CommAborted : public CommError {
   using CommError::CommError;
 };
 
-/// Arguments are checked at the call (Error kInvalid); what fails later fails the stream. To enqueue
-/// never waits for other ranks. A stream that fails before or within an operation that others take
-/// part in fails the world.
+/// Arguments are checked at the call (Error kInvalid); what fails later fails the stream. To
+/// enqueue never waits for other ranks. A stream that fails before or within an operation that
+/// others take part in fails the world.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -61,6 +61,10 @@ class Communicator {
   virtual std::string description() const = 0;
 
   virtual void all_gather(Stream& stream, std::span<const GatherSegment> segments) = 0;
+  void all_gather(Stream& stream, const ConstView& shard, const View& full) {
+    const GatherSegment segment{shard, full};
+    all_gather(stream, {&segment, 1});
+  }
   virtual void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
                               const ReduceOptions& options) = 0;
   /// Every rank's `data` becomes the reduced value (reduce-scatter + all-gather, the same sum order

@@ -16,7 +16,7 @@ constexpr std::size_t kBatchBytes = 4u << 20;      // received before they are s
 constexpr std::size_t kAlignment = 64;             // of what arrives, whatever came before
 constexpr std::int64_t kSmallAllReduce = 1 << 14;  // bytes; exchanged whole by every rank
 
-std::size_t bytes_of(std::int64_t numel, DType dtype) {
+std::size_t byte_count(std::int64_t numel, DType dtype) {
   return static_cast<std::size_t>(numel) * size_of(dtype);
 }
 
@@ -69,7 +69,7 @@ void MpiGroup::all_gather(std::span<const Part> parts) {
   world_->check();
   MpiBatch batch(*world_);
   for (const Part& part : parts) {
-    const std::size_t bytes = bytes_of(part.piece, part.in_dtype);
+    const std::size_t bytes = byte_count(part.piece, part.in_dtype);
     if (bytes == 0) continue;
     for (int r = 0; r < size(); ++r)
       if (r != rank_)
@@ -77,7 +77,7 @@ void MpiGroup::all_gather(std::span<const Part> parts) {
                       tag(MpiChannel::collective));
   }
   for (const Part& part : parts) {
-    const std::size_t bytes = bytes_of(part.piece, part.in_dtype);
+    const std::size_t bytes = byte_count(part.piece, part.in_dtype);
     if (bytes == 0) continue;
     for (int r = 0; r < size(); ++r)
       if (r != rank_) batch.send(part.in, bytes, world_rank(r), tag(MpiChannel::collective));
@@ -125,8 +125,8 @@ void MpiGroup::post(Flight& flight) {
       arrival += own_bytes;
       const Range theirs = chunk_of(slice.pieces[index(r)], item.chunk);
       if (theirs.begin < theirs.end)
-        flight.batch.send(slice.full + bytes_of(theirs.begin, slice.in_dtype),
-                          bytes_of(theirs.end - theirs.begin, slice.in_dtype), world_rank(r),
+        flight.batch.send(slice.full + byte_count(theirs.begin, slice.in_dtype),
+                          byte_count(theirs.end - theirs.begin, slice.in_dtype), world_rank(r),
                           channel);
     }
   }
@@ -139,14 +139,14 @@ void MpiGroup::sum(Flight& flight, const ReduceOptions& options, const std::stri
     const Slice& slice = *item.slice;
     const Range piece = slice.pieces[index(rank_)];
     const Range own = chunk_of(piece, item.chunk);
-    const std::size_t own_bytes = bytes_of(own.end - own.begin, slice.in_dtype);
+    const std::size_t own_bytes = byte_count(own.end - own.begin, slice.in_dtype);
     const std::byte* arrival = flight.scratch.data() + item.scratch;
     for (int r = 0; r < size(); ++r) {
-      inputs[index(r)] = r == rank_ ? slice.full + bytes_of(own.begin, slice.in_dtype) : arrival;
+      inputs[index(r)] = r == rank_ ? slice.full + byte_count(own.begin, slice.in_dtype) : arrival;
       if (r != rank_) arrival += own_bytes;
     }
     reduce_sum(inputs, slice.in_dtype,
-               slice.out + bytes_of(own.begin - piece.begin, slice.out_dtype), slice.out_dtype,
+               slice.out + byte_count(own.begin - piece.begin, slice.out_dtype), slice.out_dtype,
                own.end - own.begin, options);
   }
   flight.items.clear();
@@ -175,7 +175,7 @@ void MpiGroup::reduce(const std::vector<Slice>& slices, const ReduceOptions& opt
     for (std::int64_t chunk = 0; chunk * kChunk < longest; ++chunk) {
       flights[current]->items.push_back({&slice, chunk, bytes});
       const std::size_t arriving =
-          bytes_of(std::min(kChunk, longest), slice.in_dtype) * (members_.size() - 1);
+          byte_count(std::min(kChunk, longest), slice.in_dtype) * (members_.size() - 1);
       bytes += (arriving + kAlignment - 1) / kAlignment * kAlignment;
       if (bytes >= kBatchBytes) fly();
     }
@@ -187,7 +187,7 @@ void MpiGroup::reduce(const std::vector<Slice>& slices, const ReduceOptions& opt
 void MpiGroup::all_reduce(const Part& part, const ReduceOptions& options) {
   const std::string operation = named("all_reduce");
   world_->check();
-  const std::size_t bytes = bytes_of(part.piece, part.in_dtype);
+  const std::size_t bytes = byte_count(part.piece, part.in_dtype);
   if (bytes <= static_cast<std::size_t>(kSmallAllReduce)) {
     std::vector<std::byte> all(bytes * members_.size());
     const Part gathered{part.in, all.data(), part.piece, part.in_dtype, part.in_dtype};
@@ -198,9 +198,9 @@ void MpiGroup::all_reduce(const Part& part, const ReduceOptions& options) {
   }
   Slice slice{part.in, {}, nullptr, part.in_dtype, part.out_dtype};
   for (int r = 0; r < size(); ++r) slice.pieces.push_back(all_reduce_piece(part.piece, r, size()));
-  const auto at = [&](const Range& range) { return bytes_of(range.begin, part.in_dtype); };
+  const auto at = [&](const Range& range) { return byte_count(range.begin, part.in_dtype); };
   const auto length = [&](const Range& range) {
-    return bytes_of(range.end - range.begin, part.in_dtype);
+    return byte_count(range.end - range.begin, part.in_dtype);
   };
   const Range own = slice.pieces[index(rank_)];
   slice.out = part.out + at(own);

@@ -31,8 +31,7 @@ RunOptions options(std::vector<ParameterGroup> groups = {}) {
 }
 
 ParameterGroup group_of(const std::string& parameter) {
-  return {.name = "of " + parameter,
-          .matches = [parameter](const ParameterSpec& spec) { return spec.name == parameter; }};
+  return {.matches = [parameter](const ParameterSpec& spec) { return spec.name == parameter; }};
 }
 
 struct Override {
@@ -69,7 +68,7 @@ TEST(ParameterGroups, OverrideEachSettingOfTheRun) {
 TEST(ParameterGroups, TheFirstThatMatchesTakesAParameter) {
   ParameterGroup first = group_of("p1");
   first.lr = 0.05;
-  ParameterGroup second{.name = "all", .matches = [](const ParameterSpec&) { return true; }};
+  ParameterGroup second{.matches = [](const ParameterSpec&) { return true; }};
   second.lr = 0.0;
   RunOptions run = options({first, second});
   run.after = [](Engine& engine, int) {
