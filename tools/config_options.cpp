@@ -10,7 +10,7 @@
 #include "option_checks.h"
 #include "validate.h"
 #include "zero3d/ds_config/docs.h"
-#include "zero3d/ds_config/model_size.h"
+#include "zero3d/models/model_size.h"
 
 namespace zero3d::tools {
 namespace {

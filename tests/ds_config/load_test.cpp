@@ -11,7 +11,6 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/docs.h"
-#include "zero3d/ds_config/model_size.h"
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/tests/support/temporary_folder.h"
 
@@ -280,19 +279,6 @@ TEST(LoadConfig, IsFast) {
 TEST(ConfigReference, FileIsCurrent) {
   EXPECT_EQ(slurp("docs/config.md"), config_reference())
       << "run: zero3d config-docs > docs/config.md";
-}
-
-TEST(ModelSize, ReadsHuggingFaceConfigs) {
-  test::TemporaryFolder folder;
-  const auto size = [&](const std::string& text) {
-    return model_hidden_size(folder.write("config.json", text));
-  };
-  EXPECT_EQ(size("{\"hidden_size\": 64}"), 64);
-  EXPECT_EQ(size("{\"hidden_sizes\": [8, 32, 16]}"), 32);
-  EXPECT_EQ(size("{\"text_config\": {\"hidden_size\": 128}}"), 128);
-  EXPECT_EQ(size("{\"n_embd\": 768}"), 768);
-  EXPECT_THROW(size("{\"layers\": 2}"), Error);
-  EXPECT_THROW(model_hidden_size(folder.file("absent.json")), Error);
 }
 
 }  // namespace

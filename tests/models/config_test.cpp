@@ -7,7 +7,9 @@
 #include "zero3d/core/error.h"
 #include "zero3d/engine/zero/placement.h"
 #include "zero3d/models/build.h"
+#include "zero3d/models/model_size.h"
 #include "zero3d/tests/models/vectors.h"
+#include "zero3d/tests/support/temporary_folder.h"
 
 namespace zero3d {
 namespace {
@@ -336,6 +338,19 @@ TEST(Model, InitialValuesAreTransformers) {
       }
       EXPECT_NEAR(deviation(spec), expected, norm ? 0 : expected * 0.05) << spec.name;
     }
+}
+
+TEST(ModelSize, ReadsHuggingFaceConfigs) {
+  test::TemporaryFolder folder;
+  const auto size = [&](const std::string& text) {
+    return model_hidden_size(folder.write("config.json", text));
+  };
+  EXPECT_EQ(size("{\"hidden_size\": 64}"), 64);
+  EXPECT_EQ(size("{\"hidden_sizes\": [8, 32, 16]}"), 32);
+  EXPECT_EQ(size("{\"text_config\": {\"hidden_size\": 128}}"), 128);
+  EXPECT_EQ(size("{\"n_embd\": 768}"), 768);
+  EXPECT_THROW(size("{\"layers\": 2}"), Error);
+  EXPECT_THROW(model_hidden_size(folder.file("absent.json")), Error);
 }
 
 }  // namespace

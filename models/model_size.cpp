@@ -1,4 +1,4 @@
-#include "zero3d/ds_config/model_size.h"
+#include "zero3d/models/model_size.h"
 
 #include <algorithm>
 #include <filesystem>
