@@ -26,10 +26,10 @@ std::string describe_code(const std::error_code& code) {
 
 }  // namespace
 
-IoError::IoError(std::string path, int code, const std::string& message)
+IoError::IoError(std::string path, int code, const std::string& message, std::string_view more)
     : Error(ErrorKind::kIo,
-            code == 0 ? concat(path, ": ", message)
-                      : concat(path, ": ", message, " (", std::strerror(code), ")", advice(code))),
+            concat(path, ": ", message,
+                   code == 0 ? "" : concat(" (", std::strerror(code), ")", advice(code)), more)),
       path_(std::move(path)),
       code_(code) {}
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace zero3d {
 
@@ -68,8 +69,9 @@ class CommError : public Error {
 
 class IoError : public Error {
  public:
-  /// `code` is an errno value, 0 when the system reported none (a malformed file).
-  IoError(std::string path, int code, const std::string& message);
+  /// `code` is an errno value, 0 when the system reported none (a malformed file). `more` follows
+  /// what the system says of it.
+  IoError(std::string path, int code, const std::string& message, std::string_view more = {});
   const std::string& path() const noexcept { return path_; }
   int code() const noexcept { return code_; }
 

@@ -1,8 +1,6 @@
 #include "zero3d/ds_config/load.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "zero3d/core/error.h"
@@ -26,30 +24,6 @@ LoadResult failed(std::string name, std::string message) {
   result.name = std::move(name);
   result.errors.push_back({"", std::move(message), {}});
   return result;
-}
-
-/// "no such file confg.json (looked in /home/me); did you mean config.json?"
-std::string missing_file(const std::string& path) {
-  std::error_code ignored;
-  const fs::path wanted(path);
-  const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
-  std::string message =
-      concat("no such file ", path, " (looked in ",
-             wanted.is_absolute() ? folder.string() : fs::current_path(ignored).string(), ")");
-  std::vector<std::string> names;
-  for (auto entry = fs::directory_iterator(folder, ignored);
-       !ignored && entry != fs::directory_iterator() && names.size() < 1000;
-       entry.increment(ignored)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  const std::vector<std::string_view> candidates(names.begin(), names.end());
-  const std::string near = nearest_name(wanted.filename().string(), candidates);
-  if (!near.empty()) {
-    message +=
-        concat("; did you mean ", wanted.has_parent_path() ? (folder / near).string() : near, "?");
-  }
-  return message;
 }
 
 /// URL-safe base64, padding optional; nothing when `text` is anything else.
@@ -197,11 +171,6 @@ LoadResult load_config_text(std::string_view text, std::string_view name,
 }
 
 LoadResult load_config_file(const std::string& path, const LoadOptions& options) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) return failed(path, missing_file(path));
-  if (status.type() == fs::file_type::directory)
-    return failed(path, "expected a file, found a folder");
   std::string text;
   try {
     text = InputFile(path).read_all(kMaxBytes);

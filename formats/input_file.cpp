@@ -6,17 +6,48 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of a file that is not there: ", looked for in /home/me; did you mean config.json?"
+std::string nearby(const fs::path& wanted) {
+  std::error_code ignored;
+  const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  for (auto entry = fs::directory_iterator(folder, ignored);
+       !ignored && entry != fs::directory_iterator() && names.size() < 1000;
+       entry.increment(ignored)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const std::string near = nearest_name(wanted.filename().string(), candidates);
+  const fs::path absolute = wanted.is_absolute() ? folder : fs::current_path(ignored);
+  const std::string hint =
+      near.empty() ? ""
+                   : concat("; did you mean ",
+                            wanted.has_parent_path() ? (folder / near).string() : near, "?");
+  return concat(", looked for in ", absolute.string(), hint);
+}
+
+}  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // Non-blocking, or opening a named pipe would wait for its writer.
   descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor_) throw IoError(path_, errno, "cannot open the file");
+  if (!descriptor_) {
+    const int code = errno;
+    throw IoError(path_, code, "cannot open the file", code == ENOENT ? nearby(path_) : "");
+  }
   struct stat status = {};
   const int code = ::fstat(descriptor_.value(), &status) == 0 ? 0 : errno;
   if (code != 0 || !S_ISREG(status.st_mode)) {

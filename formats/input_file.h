@@ -13,8 +13,8 @@ namespace zero3d {
 
 class InputFile {
  public:
-  /// Throws IoError when `path` does not exist, cannot be read or is no regular file (links are
-  /// followed).
+  /// Throws IoError when `path` does not exist (it names a file of nearly that name), cannot be
+  /// read or is no regular file (links are followed).
   explicit InputFile(std::string path);
 
   const std::string& path() const { return path_; }

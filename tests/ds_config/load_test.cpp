@@ -124,7 +124,7 @@ TEST(LoadConfig, NamesAMissingFile) {
   const LoadResult loaded = load_config(wrong, {});
   ASSERT_EQ(loaded.errors.size(), 1u);
   const std::string& message = loaded.errors[0].message;
-  EXPECT_NE(message.find("no such file"), std::string::npos) << message;
+  EXPECT_NE(message.find("No such file"), std::string::npos) << message;
   EXPECT_NE(message.find("did you mean " + path), std::string::npos) << message;
   EXPECT_EQ(message.find("base64"), std::string::npos);
   const LoadResult bare = load_config("confg.json", {});

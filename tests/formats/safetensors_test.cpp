@@ -127,6 +127,8 @@ TEST(Safetensors, RefusesWhatIsNoFileOfTheFormat) {
   expect_has(refused(std::string("PK\x03\x04 not ours", 13)), "no safetensors file");
   expect_has(message_of<IoError>([&] { SafetensorsFile file(folder.file("absent")); }),
              "No such file");
+  expect_has(message_of<IoError>([&] { SafetensorsFile file(folder.file("hostil.safetensors")); }),
+             "did you mean " + folder.file("hostile.safetensors") + "?");
   expect_has(message_of<IoError>([&] { SafetensorsFile file(folder.path().string()); }), "folder");
   expect_has(message_of<IoError>([] { SafetensorsFile file("/dev/zero"); }), "regular file");
 }
