@@ -13,12 +13,12 @@ class Resolver {
   Resolver(Reader& reader, JsonValue& root, const AutoValues& values, int replicas)
       : reader_(reader), root_(root), values_(values), replicas_(replicas) {}
 
-  void run() {
+  std::set<std::string> run() {
     batch();
     optimizer_and_scheduler();
     precision();
     hidden_size();
-    report();
+    return report();
   }
 
  private:
@@ -130,9 +130,9 @@ class Resolver {
     for (const std::string section : {"fp16", "bf16"}) {
       const std::string path = section + ".enabled";
       if (!values_.precision.empty()) {
-        const bool named = std::find(values_.precision.begin(), values_.precision.end(), section) !=
-                           values_.precision.end();
-        fill(path, JsonValue(named), concat("--precision ", values_.precision.front()));
+        const auto& given = values_.precision;
+        const bool named = std::find(given.begin(), given.end(), section) != given.end();
+        fill(path, JsonValue(named), concat("--precision ", given.front()));
       } else if (is_auto(path)) {
         put(path, JsonValue(false), ValueSource::auto_value,
             concat("false for \"auto\" without --precision ", section));
@@ -158,8 +158,8 @@ class Resolver {
     size("stage3_param_persistence_threshold", "10 times", [](std::int64_t h) { return 10 * h; });
   }
 
-  void report() {
-    if (missing_.empty()) return;
+  std::set<std::string> report() {
+    if (missing_.empty()) return {};
     std::string message =
         missing_.size() == 1
             ? "this \"auto\" has nothing to take its value from; state a value in the "
@@ -172,11 +172,14 @@ class Resolver {
     }
     reader_.error(missing_.front().path, std::move(message), missing_.front().position);
     // Reported; no second complaint about the text "auto" where a number belongs.
+    std::set<std::string> paths;
     for (const auto& [path, option, position] : missing_) {
+      paths.insert(path);
       const std::size_t dot = path.rfind('.');
       JsonValue* parent = dot == std::string::npos ? &root_ : root_.find_path(path.substr(0, dot));
       parent->erase(path.substr(dot + 1));
     }
+    return paths;
   }
 
   struct Missing {
@@ -194,8 +197,9 @@ class Resolver {
 
 }  // namespace
 
-void resolve_autos(Reader& reader, JsonValue& root, const AutoValues& values, int replicas) {
-  Resolver(reader, root, values, replicas).run();
+std::set<std::string> resolve_autos(Reader& reader, JsonValue& root, const AutoValues& values,
+                                    int replicas) {
+  return Resolver(reader, root, values, replicas).run();
 }
 
 }  // namespace zero3d::config

@@ -96,16 +96,10 @@ void check_activations_and_degrees(const Draft& draft) {
 }  // namespace
 
 TextPosition position_of(const JsonValue& root, std::string_view path) {
-  TextPosition position;
-  const JsonValue* node = &root;
-  for (int level = 0; level < 2 && !path.empty(); ++level) {
-    const std::size_t dot = path.find('.');
-    node = node->find(path.substr(0, dot));
-    if (node == nullptr) break;
-    position = node->position();
-    path = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
-  }
-  return position;
+  const std::string_view section = path.substr(0, path.find('.'));
+  const JsonValue* node = root.find_path(path.substr(0, path.find('.', section.size() + 1)));
+  if (node == nullptr) node = root.find(section);
+  return node == nullptr ? TextPosition{} : node->position();
 }
 
 void Draft::error(const std::string& path, std::string message) const {

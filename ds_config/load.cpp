@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -68,7 +69,7 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   const config::Draft draft{reader, root, config};
   config.degrees = config::resolve_degrees(reader, root, options);
   const auto& [ranks, dp, tp, pp, sp] = config.degrees;
-  config::resolve_autos(reader, root, options.autos, dp);
+  const std::set<std::string> unfilled = config::resolve_autos(reader, root, options.autos, dp);
   const std::size_t before = result.errors.size();
   config.values = config::kRoot.defaults();
   reader.read_section(config::kRoot, root, config.values, "");
@@ -81,10 +82,10 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   overrule("pipeline.stages", options.pp, "--pp");
   config::finish_zero(draft);
   config::finish_precision(draft);
-  const auto faulty = [&](std::string_view key) {
-    return std::any_of(result.errors.begin(), result.errors.end(), [&](const ConfigMessage& m) {
-      return m.path == key || m.message.find(concat(key, " (--")) != std::string::npos;
-    });
+  const auto faulty = [&](const std::string& key) {
+    return unfilled.count(key) > 0 ||
+           std::any_of(result.errors.begin(), result.errors.end(),
+                       [&](const ConfigMessage& message) { return message.path == key; });
   };
   // A wrong value of the triple is reported already; the arithmetic would only add noise.
   if (dp * tp * pp * sp == ranks && !faulty("train_batch_size") &&
@@ -103,16 +104,6 @@ std::string_view name_of(ValueSource source) {
   return kNames[static_cast<std::size_t>(source)];
 }
 
-bool LoadResult::stated(std::string_view path) const {
-  for (auto entry = provenance.lower_bound(std::string(path)); entry != provenance.end(); ++entry) {
-    const std::string& key = entry->first;
-    if (key.compare(0, path.size(), path) != 0) return false;
-    const bool inside = key.size() == path.size() || key[path.size()] == '.';
-    if (inside && entry->second.source != ValueSource::derived) return true;
-  }
-  return false;
-}
-
 void LoadResult::require_ok() const {
   if (ok()) return;
   if (errors.size() == 1) throw ConfigError("", show(errors.front()));
@@ -123,16 +114,8 @@ void LoadResult::require_ok() const {
 
 std::string ConfigMessage::text() const { return concat(path, path.empty() ? "" : ": ", message); }
 
-std::string LoadResult::describe(const ConfigMessage& entry) const {
-  std::string out = name;
-  if (entry.position.line > 0) {
-    out += concat(":", entry.position.line, ":", entry.position.column);
-  }
-  return concat(out, ": ", entry.text());
-}
-
 std::string LoadResult::show(const ConfigMessage& entry) const {
-  if (entry.position.line == 0) return describe(entry);
+  if (entry.position.line == 0) return concat(name, ": ", entry.text());
   return locate(text, name, entry.position, entry.text());
 }
 
@@ -141,28 +124,24 @@ LoadResult load_config_text(std::string_view text, std::string_view name,
   LoadResult result;
   result.name = name;
   result.text = text.substr(0, kMaxBytes);
-  if (options.ranks < 1) {
-    result.errors.push_back(
-        {"", concat("a run has at least 1 rank, found --ranks ", options.ranks), {}});
+  const auto refused = [&](std::string path, std::string message, TextPosition position) {
+    result.errors.push_back({std::move(path), std::move(message), position});
     return result;
-  }
+  };
+  if (options.ranks < 1)
+    return refused("", concat("a run has at least 1 rank, found --ranks ", options.ranks), {});
   std::vector<HjsonProblem> duplicates;
   JsonValue root;
   try {
     root = parse_hjson(text, name, duplicates, {.max_bytes = kMaxBytes});
   } catch (const HjsonError& error) {
-    result.errors.push_back({"", error.problem(), error.position()});
-    return result;
+    return refused("", error.problem(), error.position());
   }
-  for (const HjsonProblem& duplicate : duplicates) {
+  for (const HjsonProblem& duplicate : duplicates)
     result.errors.push_back({duplicate.path, duplicate.message, duplicate.position});
-  }
-  if (!root.is_object()) {
-    result.errors.push_back({"$",
-                             concat("a configuration is an object { ... }, found ", root.excerpt()),
-                             root.position()});
-    return result;
-  }
+  if (!root.is_object())
+    return refused("$", concat("a configuration is an object { ... }, found ", root.excerpt()),
+                   root.position());
   read_tree(result, root, options);
   sort_by_place(result.errors);
   sort_by_place(result.warnings);

@@ -69,14 +69,10 @@ struct LoadResult {
   std::vector<ConfigMessage> train_errors;
   /// Every value that is not a plain default, by JSON path of the resolved configuration.
   std::map<std::string, Provenance> provenance;
-  /// The paths the file itself states (after replacement of deprecated names).
-  bool stated(std::string_view path) const;
   bool ok() const { return errors.empty(); }
   /// Throws one ConfigError carrying all errors when there are any.
   void require_ok() const;
-  /// "file:line:column: path: message".
-  std::string describe(const ConfigMessage& entry) const;
-  /// The same, followed by the line of the file with a mark under the column.
+  /// "file:line:column: path: message", and the line of the file with a mark under the column.
   std::string show(const ConfigMessage& entry) const;
 };
 

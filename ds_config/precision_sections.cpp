@@ -8,6 +8,9 @@ namespace zero3d::config {
 namespace {
 
 constexpr std::nullopt_t none = std::nullopt;
+constexpr std::string_view kSpellings =
+    "fp16|float16|half|torch.float16|fp32|float32|float|torch.float32|bf16|bfloat16|"
+    "torch.bfloat16|int8|torch.int8";
 
 /// A number, kept as an integer when it is whole.
 void read_min_scale(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
@@ -64,20 +67,12 @@ void read_modules(Reader& r, const Field& f, const std::string& path, const Json
 
 constexpr std::array kTorchAutocastRows = {
     flag("enabled", false, "Keep fp32 weights and run matrix products in a 16-bit dtype."),
-    text("dtype", none, "The 16-bit dtype.")
-        .one_of("fp16|float16|half|torch.float16|bf16|bfloat16|torch.bfloat16|"
-                "fp32|float32|float|torch.float32|int8|torch.int8")
-        .not_null()
-        .check(),
+    text("dtype", none, "The 16-bit dtype.").one_of(kSpellings).not_null().check(),
     texts("lower_precision_safe_modules", none,
           "Classes of modules that run in that dtype; absent: linear and convolution layers.")
         .not_null()
         .check()
         .by(read_modules)};
-
-constexpr std::string_view kSpellings =
-    "fp16|float16|half|torch.float16|fp32|float32|float|torch.float32|bf16|bfloat16|"
-    "torch.bfloat16|int8|torch.int8";
 
 void read_keep(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
                JsonValue& out) {

@@ -167,11 +167,9 @@ constexpr std::array kRows = {
            "What is kept of the forward pass.")
         .not_yet("recompute, split or move saved activations; they are kept whole on the device",
                  [](const Config& c) {
-                   const auto asks = [&](const char* key) {
-                     return c.flag(concat("activation_checkpointing.", key));
-                   };
-                   return asks("partition_activations") || asks("cpu_checkpointing") ||
-                          asks("contiguous_memory_optimization") ||
+                   return c.flag("activation_checkpointing.partition_activations") ||
+                          c.flag("activation_checkpointing.cpu_checkpointing") ||
+                          c.flag("activation_checkpointing.contiguous_memory_optimization") ||
                           c.has("activation_checkpointing.number_checkpoints");
                  }),
     nested("pipeline", kPipeline, "Pipeline parallelism.")

@@ -1,6 +1,9 @@
 // The rules of ds_config that look at more than one key, in the order DeepSpeed applies them.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "zero3d/ds_config/reader.h"
 
 namespace zero3d::config {
@@ -27,8 +30,9 @@ void replace_old_keys(Reader& reader, JsonValue& root);
 /// Replaces "auto" in the tree before it is read, by the rules of the Hugging Face integration:
 /// values from the options, sizes from the model's hidden size. Also compares what the file states
 /// with the options given, as that integration does. `replicas` is dp, the divisor of
-/// train_batch_size. What no option supplies becomes one error.
-void resolve_autos(Reader& reader, JsonValue& root, const AutoValues& values, int replicas);
+/// train_batch_size. What no option supplies becomes one error, and is returned.
+std::set<std::string> resolve_autos(Reader& reader, JsonValue& root, const AutoValues& values,
+                                    int replicas);
 
 /// dp, tp, pp and sp of `ranks`, from the options or the tree.
 ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const LoadOptions& options);

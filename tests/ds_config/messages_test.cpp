@@ -156,6 +156,12 @@ std::vector<Case> cases() {
   };
 }
 
+/// The first line of what a user sees.
+std::string place(const LoadResult& loaded, const ConfigMessage& message) {
+  const std::string shown = loaded.show(message);
+  return shown.substr(0, shown.find('\n'));
+}
+
 std::string report(const Case& entry) {
   LoadOptions options;
   options.ranks = entry.ranks;
@@ -165,14 +171,14 @@ std::string report(const Case& entry) {
   std::string out =
       concat(entry.text, entry.ranks == 8 ? "" : concat("   [ranks ", entry.ranks, "]"), "\n");
   for (const auto& message : loaded.errors)
-    out += concat("  error: ", loaded.describe(message), "\n");
+    out += concat("  error: ", place(loaded, message), "\n");
   for (const auto& message : loaded.warnings) {
-    out += concat("  warning: ", loaded.describe(message), "\n");
+    out += concat("  warning: ", place(loaded, message), "\n");
   }
   if (loaded.ok()) {
     const TrainCheck check = check_trainable(loaded);
     for (const auto& message : check.errors) {
-      out += concat("  train error: ", loaded.describe(message), "\n");
+      out += concat("  train error: ", place(loaded, message), "\n");
     }
     if (!check.not_implemented.empty()) out += concat("  at start: ", check.not_implemented, "\n");
   }
