@@ -49,7 +49,8 @@ std::optional<double> spelt_integer(std::string_view text) {
 }
 
 /// What a value that is no text says as a number.
-std::optional<double> plain_value(const Field& field, const JsonValue& value) {
+std::optional<double> plain_value(const Stated& stated) {
+  const auto& [field, path, value] = stated;
   if (value.is_number()) return value.as_number();
   if (value.is_bool() && !field.plain_number) return value.as_bool() ? 1 : 0;
   return std::nullopt;
@@ -80,8 +81,9 @@ std::string quoteless_hint(const JsonValue& value) {
 
 }  // namespace
 
-std::nullopt_t Reader::refuse(const Field& field, const std::string& path, const JsonValue& value,
-                              std::string_view expected, std::string_view fix) {
+std::nullopt_t Reader::refuse(const Stated& stated, std::string_view expected,
+                              std::string_view fix) {
+  const JsonValue& value = stated.value;
   std::string found = value.excerpt();
   if (value.is_string() ||
       ((value.is_array() || value.is_object()) && found.find(" of ") == std::string::npos)) {
@@ -89,23 +91,23 @@ std::nullopt_t Reader::refuse(const Field& field, const std::string& path, const
   }
   const std::string hint = fix.empty() ? quoteless_hint(value) : std::string(fix);
   const std::string message = concat("expected ", expected, ", found ", found, after(hint));
-  if (field.checked) {
-    error(path, message, value.position());
+  if (stated.field.checked) {
+    error(stated.path, message, value.position());
   } else {
-    train_error(path, message + " (DeepSpeed does not look at it before it is used)",
+    train_error(stated.path, message + " (DeepSpeed does not look at it before it is used)",
                 value.position());
   }
   return std::nullopt;
 }
 
-Reader::Converted Reader::to_bool(const Field& field, const std::string& path,
-                                  const JsonValue& value) {
+Reader::Converted Reader::to_bool(const Stated& stated) {
+  const auto& [field, path, value] = stated;
   if (value.is_bool()) return value;
   if (field.kind == Kind::bit && value.is_integer()) return JsonValue(value.as_integer() != 0);
   const bool quoted = value.is_string() && !value.is_quoteless();
   const char* unquote = quoted ? "write it without quotes" : "";
   if (field.kind == Kind::bit || (field.no_text && value.is_string()))
-    return refuse(field, path, value, "true or false", unquote);
+    return refuse(stated, "true or false", unquote);
   if (value == JsonValue(0) || value == JsonValue(1)) return JsonValue(value.as_number() == 1);
   if (value.is_string() && field.checked) {
     constexpr std::string_view kTrue[] = {"true", "t", "yes", "y", "on", "1"};
@@ -114,19 +116,19 @@ Reader::Converted Reader::to_bool(const Field& field, const std::string& path,
     if (is_one_of(word, kTrue)) return JsonValue(true);
     if (is_one_of(word, kFalse)) return JsonValue(false);
   }
-  if (field.checked) return refuse(field, path, value, "true or false", unquote);
-  refuse(field, path, value, "true or false",
+  if (field.checked) return refuse(stated, "true or false", unquote);
+  refuse(stated, "true or false",
          quoted ? "any text counts as true here; write it without quotes" : "");
   // What Python makes of it, so that what depends on it is judged as DeepSpeed judges it.
   return JsonValue(!is_falsy(value));
 }
 
-Reader::Converted Reader::to_integer(const Field& field, const std::string& path,
-                                     const JsonValue& value) {
+Reader::Converted Reader::to_integer(const Stated& stated) {
+  const auto& [field, path, value] = stated;
   const auto refused = [&](std::string_view fix) {
-    return refuse(field, path, value, expected_number("an integer", field.range), fix);
+    return refuse(stated, expected_number("an integer", stated.field.range), fix);
   };
-  std::optional<double> number = plain_value(field, value);
+  std::optional<double> number = plain_value(stated);
   if (value.is_string()) {
     const std::string& text = value.as_string();
     if (field.no_text)
@@ -156,22 +158,22 @@ Reader::Converted Reader::to_integer(const Field& field, const std::string& path
   return value.is_integer() ? value : JsonValue(static_cast<std::int64_t>(*number));
 }
 
-Reader::Converted Reader::to_number(const Field& field, const std::string& path,
-                                    const JsonValue& value) {
+Reader::Converted Reader::to_number(const Stated& stated) {
+  const auto& [field, path, value] = stated;
   const std::optional<double> number =
-      value.is_string() ? spelt_number(value.as_string()) : plain_value(field, value);
+      value.is_string() ? spelt_number(value.as_string()) : plain_value(stated);
   if (number && field.range.contains(*number)) return JsonValue(*number);
-  return refuse(field, path, value, expected_number("a number", field.range),
+  return refuse(stated, expected_number("a number", field.range),
                 value.is_null() ? "remove the key for its default" : "");
 }
 
-Reader::Converted Reader::to_text(const Field& field, const std::string& path,
-                                  const JsonValue& value) {
+Reader::Converted Reader::to_text(const Stated& stated) {
+  const auto& [field, path, value] = stated;
   const std::vector<std::string_view> names = split_names(field.choices);
   const std::string expected =
       names.empty() ? "a string" : concat("one of \"", joined(names, "\", \""), "\"");
   if (!value.is_string()) {
-    return refuse(field, path, value, expected,
+    return refuse(stated, expected,
                   value.is_null() && !field.nullable ? "remove the key for its default" : "");
   }
   const std::string& word = value.as_string();
@@ -180,18 +182,18 @@ Reader::Converted Reader::to_text(const Field& field, const std::string& path,
     if (name == word || (field.any_case && lower_case(name) == lower_case(word)))
       return JsonValue(std::string(name));
   }
-  return refuse(field, path, value, expected, did_you_mean(lower_case(word), names));
+  return refuse(stated, expected, did_you_mean(lower_case(word), names));
 }
 
-Reader::Converted Reader::to_texts(const Field& field, const std::string& path,
-                                   const JsonValue& value) {
+Reader::Converted Reader::to_texts(const Stated& stated) {
+  const auto& [field, path, value] = stated;
   const std::vector<std::string_view> names = split_names(field.choices);
   const auto fits = [&](const JsonValue& item) {
     return item.is_string() && (names.empty() || is_one_of(item.as_string(), names));
   };
   if (value.is_array() && std::all_of(value.items().begin(), value.items().end(), fits))
     return value;
-  return refuse(field, path, value,
+  return refuse(stated,
                 names.empty() ? "a list of strings"
                               : concat("a list out of \"", joined(names, "\" \""), "\""),
                 value.is_string() ? concat("write [", value.excerpt(), "]") : "");

@@ -19,6 +19,7 @@ namespace zero3d::config {
 
 class Reader;
 struct Section;
+struct Stated;
 
 /// Numbers a field takes; the bounds belong to it unless said to be open.
 struct Range {
@@ -80,8 +81,7 @@ struct Field {
   bool hidden = false;         ///< Not part of the resolved configuration nor of the documentation.
 
   /// Reads a value that needs code of its own; `out` holds the default.
-  void (*read)(Reader&, const Field&, const std::string& path, const JsonValue&,
-               JsonValue& out) = nullptr;
+  void (*read)(Reader&, const Stated&, JsonValue& out) = nullptr;
 
   /// Of a number: what "auto" becomes is decided elsewhere.
   constexpr bool default_is_auto() const {

@@ -28,13 +28,12 @@ constexpr std::array kCometRows = strictly(std::array{
     text("mode", none, "Create, get or either.")});
 
 /// Names; whatever else stands in the list counts by its text.
-void read_operations(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                     JsonValue& out) {
-  if (!value.is_array()) {
-    r.refuse(f, path, value, "a list of names", value.is_string() ? "put it in [ ]" : "");
+void read_operations(Reader& r, const Stated& s, JsonValue& out) {
+  if (!s.value.is_array()) {
+    r.refuse(s, "a list of names", s.value.is_string() ? "put it in [ ]" : "");
     return;
   }
-  for (const JsonValue& item : value.items())
+  for (const JsonValue& item : s.value.items())
     out.push_back(item.is_string() ? item : JsonValue(item.dump()));
 }
 

@@ -9,7 +9,7 @@ namespace zero3d::config {
 namespace {
 
 struct Removed {
-  std::string_view key;
+  std::string_view path;
   std::string_view instead;
 };
 
@@ -27,32 +27,26 @@ constexpr std::array kRemoved = {
     Removed{"graph_harvesting", "nothing replaces it"},
     Removed{"curriculum_learning", "use data_efficiency.data_sampling.curriculum_learning"},
     Removed{"progressive_layer_drop", "nothing replaces it"},
+    Removed{"zero_optimization.zeropp_loco_param",
+            "plain quantized gradients (zero_quantized_gradients) remain, without LoCo"},
 };
 
 /// Erases what it refuses: the reader must not complain a second time.
 void refuse_removed(Reader& reader, JsonValue& root) {
-  std::erase_if(root.members(), [&](const JsonMember& member) {
-    for (const Removed& removed : kRemoved) {
-      if (member.name != removed.key) continue;
-      reader.error(
-          member.name,
-          concat("DeepSpeed 0.19.8 removed \"", removed.key,
-                 "\" and refuses it whatever its value; ", removed.instead, ". Remove the key"),
-          member.name_position);
-      return true;
+  for (const auto& [path, instead] : kRemoved) {
+    const std::size_t dot = path.find('.');
+    const std::string_view key = path.substr(dot + 1);
+    JsonValue* section = dot == std::string_view::npos ? &root : root.find(path.substr(0, dot));
+    if (section == nullptr) continue;
+    for (const JsonMember& member : section->members()) {
+      if (member.name != key) continue;
+      reader.error(std::string(path),
+                   concat("DeepSpeed 0.19.8 removed \"", key,
+                          "\" and refuses it whatever its value; ", instead, ". Remove the key"),
+                   member.name_position);
     }
-    return false;
-  });
-  JsonValue* zero = root.find("zero_optimization");
-  if (zero == nullptr) return;
-  std::erase_if(zero->members(), [&](const JsonMember& member) {
-    if (member.name != "zeropp_loco_param") return false;
-    reader.error("zero_optimization.zeropp_loco_param",
-                 "DeepSpeed 0.19.8 removed LoCo and refuses the key whatever its value; plain "
-                 "quantized gradients (zero_quantized_gradients) remain. Remove the key",
-                 member.name_position);
-    return true;
-  });
+    section->erase(key);
+  }
 }
 
 }  // namespace

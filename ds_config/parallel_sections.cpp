@@ -49,15 +49,14 @@ constexpr std::array kLayerSpecRows = {
     flag("grad_allreduce", false, "All-reduce the gradient of its input.")};
 constexpr Section kLayerSpec = {kLayerSpecRows, false};
 
-void read_layer_specs(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                      JsonValue& out) {
-  if (!value.is_array()) {
-    r.refuse(f, path, value, "a list of objects");
+void read_layer_specs(Reader& r, const Stated& s, JsonValue& out) {
+  if (!s.value.is_array()) {
+    r.refuse(s, "a list of objects");
     return;
   }
-  for (std::size_t i = 0; i < value.items().size(); ++i) {
+  for (std::size_t i = 0; i < s.value.items().size(); ++i) {
     JsonValue spec = kLayerSpec.defaults();
-    r.read_section(kLayerSpec, value.items()[i], spec, concat(path, "[", i, "]"));
+    r.read_section(kLayerSpec, s.value.items()[i], spec, concat(s.path, "[", i, "]"));
     out.push_back(std::move(spec));
   }
 }
@@ -73,18 +72,16 @@ constexpr std::array kPartitionRows = {
         .by(read_layer_specs)};
 constexpr Section kPartition = {kPartitionRows};
 
-void refuse_dtype(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                  JsonValue&) {
-  r.refuse(f, path, value, "no value: a torch dtype cannot be written in a file",
+void refuse_dtype(Reader& r, const Stated& s, JsonValue&) {
+  r.refuse(s, "no value: a torch dtype cannot be written in a file",
            "remove the key; the fp16 and bf16 sections decide");
 }
 
-void read_list(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-               JsonValue& out) {
-  if (value.is_array() || value.is_null()) {
-    out = value;
+void read_list(Reader& r, const Stated& s, JsonValue& out) {
+  if (s.value.is_array() || s.value.is_null()) {
+    out = s.value;
   } else {
-    r.refuse(f, path, value, "a list");
+    r.refuse(s, "a list");
   }
 }
 
@@ -106,9 +103,8 @@ constexpr std::array kTensorParallelRows = strictly(std::array{
     flag("keep_module_on_host", false, "Load shards from host memory."),
     flag("replace_with_kernel_inject", false, "Of inference.").also("kernel_inject")});
 
-void refuse_unless_null(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                        JsonValue&) {
-  if (!value.is_null()) r.refuse(f, path, value, "null", "remove the key");
+void refuse_unless_null(Reader& r, const Stated& s, JsonValue&) {
+  if (!s.value.is_null()) r.refuse(s, "null", "remove the key");
 }
 
 constexpr std::array kExpertParallelRows = {

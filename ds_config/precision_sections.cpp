@@ -13,9 +13,8 @@ constexpr std::string_view kSpellings =
     "torch.bfloat16|int8|torch.int8";
 
 /// A number, kept as an integer when it is whole.
-void read_min_scale(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                    JsonValue& out) {
-  const Reader::Converted read = r.to_number(f, path, value);
+void read_min_scale(Reader& r, const Stated& s, JsonValue& out) {
+  const Reader::Converted read = r.to_number(s);
   if (!read) return;
   const auto whole = static_cast<std::int64_t>(read->as_number());
   out = JsonValue(whole) == *read ? JsonValue(whole) : *read;
@@ -55,12 +54,11 @@ constexpr std::array kBf16Rows = strictly(std::array{
          "Master weights and accumulated gradients in bf16; needs ZeRO stage 1 to 3."),
     flag("bf16_optimizer_states", false, "Moments in bf16; needs bf16_master_weights_and_grads.")});
 
-void read_modules(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                  JsonValue& out) {
-  if (value.is_string()) {
-    r.train_error(path, concat("expected a list of strings; write [", value.excerpt(), "]"),
-                  value.position());
-  } else if (const Reader::Converted read = r.to_texts(f, path, value); read && !is_falsy(*read)) {
+void read_modules(Reader& r, const Stated& s, JsonValue& out) {
+  if (s.value.is_string()) {
+    r.train_error(s.path, concat("expected a list of strings; write [", s.value.excerpt(), "]"),
+                  s.value.position());
+  } else if (const Reader::Converted read = r.to_texts(s); read && !is_falsy(*read)) {
     out = *read;
   }
 }
@@ -74,13 +72,12 @@ constexpr std::array kTorchAutocastRows = {
         .check()
         .by(read_modules)};
 
-void read_keep(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-               JsonValue& out) {
-  if (value.is_auto()) return;
-  if (!value.is_array()) {
-    r.refuse(f, path, value, "\"auto\" or a list of name patterns");
+void read_keep(Reader& r, const Stated& s, JsonValue& out) {
+  if (s.value.is_auto()) return;
+  if (!s.value.is_array()) {
+    r.refuse(s, "\"auto\" or a list of name patterns");
   } else {
-    out = r.to_texts(f, path, value).value_or(out);
+    out = r.to_texts(s).value_or(out);
   }
 }
 

@@ -144,48 +144,47 @@ void Reader::read_field(const Field& field, const JsonMember& member, JsonValue&
     return;
   }
   JsonValue unseen;
-  read_value(field, file_path, value, field.hidden ? unseen : *out.find(field.name));
+  read_value({field, file_path, value}, field.hidden ? unseen : *out.find(field.name));
   if (!section_kind) record(canonical, file_path, value.position());
 }
 
-void Reader::read_value(const Field& field, const std::string& path, const JsonValue& value,
-                        JsonValue& out) {
+void Reader::read_value(const Stated& stated, JsonValue& out) {
+  const Field& field = stated.field;
   if (field.read != nullptr) {
-    field.read(*this, field, path, value, out);
-  } else if (value.is_null() && field.nullable) {
+    field.read(*this, stated, out);
+  } else if (stated.value.is_null() && field.nullable) {
     return;
   } else if (field.nested != nullptr) {
     if (out.is_null()) out = field.nested->defaults();
-    read_section(*field.nested, value, out, path);
+    read_section(*field.nested, stated.value, out, stated.path);
   } else {
     const std::size_t before = result_.train_errors.size();
-    Converted read = convert(field, path, value);
+    Converted read = convert(stated);
     const bool fits = result_.train_errors.size() == before;
     if (read && (fits || !field.nullable)) out = *std::move(read);
   }
 }
 
-Reader::Converted Reader::convert(const Field& field, const std::string& path,
-                                  const JsonValue& value) {
-  if (value.is_auto() && field.default_is_auto()) return value;
-  switch (field.kind) {
+Reader::Converted Reader::convert(const Stated& stated) {
+  if (stated.value.is_auto() && stated.field.default_is_auto()) return stated.value;
+  switch (stated.field.kind) {
     case Kind::flag:
     case Kind::bit:
-      return to_bool(field, path, value);
+      return to_bool(stated);
     case Kind::integer:
-      return to_integer(field, path, value);
+      return to_integer(stated);
     case Kind::number:
-      return to_number(field, path, value);
+      return to_number(stated);
     case Kind::text:
-      return to_text(field, path, value);
+      return to_text(stated);
     case Kind::texts:
-      return to_texts(field, path, value);
+      return to_texts(stated);
     case Kind::object:
-      if (value.is_object()) return value;
-      return refuse(field, path, value, "an object { ... }");
+      if (stated.value.is_object()) return stated.value;
+      return refuse(stated, "an object { ... }");
     case Kind::any:
     case Kind::section:
-      return value;
+      return stated.value;
   }
   return std::nullopt;
 }

@@ -16,6 +16,13 @@ namespace zero3d::config {
 struct Field;
 struct Section;
 
+/// What a file says of a key; `path` is spelt as there.
+struct Stated {
+  const Field& field;
+  const std::string& path;
+  const JsonValue& value;
+};
+
 class Reader {
  public:
   explicit Reader(LoadResult& result) : result_(result) {}
@@ -30,19 +37,18 @@ class Reader {
   void read_section(const Section& section, const JsonValue& value, JsonValue& out,
                     const std::string& path);
 
-  /// A wrong value of `field`: an error where DeepSpeed checks, a train_error where it does not.
-  /// Returns what a conversion makes of it: nothing.
-  std::nullopt_t refuse(const Field& field, const std::string& path, const JsonValue& value,
-                        std::string_view expected, std::string_view fix = {});
+  /// A wrong value: an error where DeepSpeed checks, a train_error where it does not. Returns what
+  /// a conversion makes of it: nothing.
+  std::nullopt_t refuse(const Stated& stated, std::string_view expected, std::string_view fix = {});
 
   /// The conversions of DeepSpeed's strict sections; each reports through refuse() and then returns
   /// nothing.
   using Converted = std::optional<JsonValue>;
-  Converted to_bool(const Field& field, const std::string& path, const JsonValue& value);
-  Converted to_integer(const Field& field, const std::string& path, const JsonValue& value);
-  Converted to_number(const Field& field, const std::string& path, const JsonValue& value);
-  Converted to_text(const Field& field, const std::string& path, const JsonValue& value);
-  Converted to_texts(const Field& field, const std::string& path, const JsonValue& value);
+  Converted to_bool(const Stated& stated);
+  Converted to_integer(const Stated& stated);
+  Converted to_number(const Stated& stated);
+  Converted to_text(const Stated& stated);
+  Converted to_texts(const Stated& stated);
 
   /// Where the value at `path` of the resolved configuration comes from; `file_path` is the
   /// spelling in the file.
@@ -56,9 +62,8 @@ class Reader {
  private:
   void read_field(const Field& field, const JsonMember& member, JsonValue& out,
                   const std::string& path);
-  void read_value(const Field& field, const std::string& path, const JsonValue& value,
-                  JsonValue& out);
-  Converted convert(const Field& field, const std::string& path, const JsonValue& value);
+  void read_value(const Stated& stated, JsonValue& out);
+  Converted convert(const Stated& stated);
   void unknown_key(const Section& section, const JsonMember& member, const std::string& path);
 
   LoadResult& result_;

@@ -11,22 +11,21 @@ constexpr std::nullopt_t none = std::nullopt;
 constexpr std::string_view kDtypes = "\"fp16\", \"bf16\" or \"fp32\"";
 
 /// optimizer and scheduler: a type and free parameters. Keys beside these are ignored by DeepSpeed.
-void read_typed(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                JsonValue& out) {
-  if (!value.is_object()) {
-    r.error(path,
+void read_typed(Reader& r, const Stated& s, JsonValue& out) {
+  if (!s.value.is_object()) {
+    r.error(s.path,
             concat("expected an object { \"type\": ..., \"params\": { ... } }, found ",
-                   value.excerpt(), "; remove the key to have none"),
-            value.position());
+                   s.value.excerpt(), "; remove the key to have none"),
+            s.value.position());
     return;
   }
-  const bool optimizer = f.name == "optimizer";
+  const bool optimizer = s.field.name == "optimizer";
   out = JsonValue::make_object();
   out.set("type", JsonValue());
   out.set("params", JsonValue::make_object());
   if (optimizer) out.set("legacy_fusion", JsonValue(false));
-  for (const auto& [name, name_position, stated] : value.members()) {
-    const std::string inner = join_path(path, name);
+  for (const auto& [name, name_position, stated] : s.value.members()) {
+    const std::string inner = join_path(s.path, name);
     const auto refuse = [&, &stated = stated](std::string_view expected) {
       // DeepSpeed looks at a schedule only when it builds it.
       (r.*(optimizer ? &Reader::error : &Reader::train_error))(
@@ -58,37 +57,33 @@ void read_typed(Reader& r, const Field& f, const std::string& path, const JsonVa
 }
 
 /// On unless false or absent.
-void read_datastates(Reader&, const Field&, const std::string&, const JsonValue& value,
-                     JsonValue& out) {
-  out = value.is_null() ? JsonValue::make_object() : value;
+void read_datastates(Reader&, const Stated& s, JsonValue& out) {
+  out = s.value.is_null() ? JsonValue::make_object() : s.value;
 }
 
-void read_zero(Reader& r, const Field&, const std::string& path, const JsonValue& value,
-               JsonValue& out) {
-  if (!value.is_bool()) {
-    r.read_section(kZero, value, out, path);
+void read_zero(Reader& r, const Stated& s, JsonValue& out) {
+  if (!s.value.is_bool()) {
+    r.read_section(kZero, s.value, out, s.path);
     return;
   }
   // The form of DeepSpeed's first releases.
-  const int stage = value.as_bool() ? 1 : 0;
+  const int stage = s.value.as_bool() ? 1 : 0;
   out.set("stage", JsonValue(stage));
-  r.record("zero_optimization.stage", path, value.position());
-  r.warning(path, concat("the form true / false is deprecated; write { \"stage\": ", stage, " }"),
-            value.position());
+  r.record("zero_optimization.stage", s.path, s.value.position());
+  r.warning(s.path, concat("the form true / false is deprecated; write { \"stage\": ", stage, " }"),
+            s.value.position());
 }
 
 /// Anything falsy switches the section off.
-void read_experts(Reader& r, const Field&, const std::string& path, const JsonValue& value,
-                  JsonValue& out) {
-  if (!is_falsy(value)) r.read_section(kExpertParallel, value, out, path);
+void read_experts(Reader& r, const Stated& s, JsonValue& out) {
+  if (!is_falsy(s.value)) r.read_section(kExpertParallel, s.value, out, s.path);
 }
 
-void read_timers(Reader& r, const Field&, const std::string& path, const JsonValue& value,
-                 JsonValue& out) {
-  if (value.is_string() || value.is_array()) {
-    r.warning(path, "expected an object { ... }; it is ignored", value.position());
+void read_timers(Reader& r, const Stated& s, JsonValue& out) {
+  if (s.value.is_string() || s.value.is_array()) {
+    r.warning(s.path, "expected an object { ... }; it is ignored", s.value.position());
   } else {
-    r.read_section(kTimers, value, out, path);
+    r.read_section(kTimers, s.value, out, s.path);
   }
 }
 

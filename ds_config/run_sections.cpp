@@ -9,11 +9,10 @@ namespace {
 
 constexpr std::nullopt_t none = std::nullopt;
 
-void read_gds(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-              JsonValue& out) {
-  out = JsonValue(!is_falsy(value));
+void read_gds(Reader& r, const Stated& s, JsonValue& out) {
+  out = JsonValue(!is_falsy(s.value));
   if (out.as_bool())
-    r.refuse(f, path, value, "false: GPUDirect Storage needs a CUDA device, and this run has none");
+    r.refuse(s, "false: GPUDirect Storage needs a CUDA device, and this run has none");
 }
 
 constexpr std::array kAioRows = {
@@ -74,15 +73,14 @@ constexpr std::array kMetricRows = {
     any("schedule_config", "Settings of the schedule.")};
 constexpr Section kMetric = {kMetricRows};
 
-void read_metrics(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                  JsonValue& out) {
-  if (!value.is_object()) {
-    r.refuse(f, path, value, "an object with a metric under each name");
+void read_metrics(Reader& r, const Stated& s, JsonValue& out) {
+  if (!s.value.is_object()) {
+    r.refuse(s, "an object with a metric under each name");
     return;
   }
-  for (const JsonMember& member : value.members()) {
+  for (const JsonMember& member : s.value.members()) {
     JsonValue metric = kMetric.defaults();
-    r.read_section(kMetric, member.value, metric, join_path(path, member.name));
+    r.read_section(kMetric, member.value, metric, join_path(s.path, member.name));
     out.members().push_back({member.name, {}, std::move(metric)});
   }
 }

@@ -43,11 +43,11 @@ constexpr std::array kOffloadOptimizerRows = strictly(std::array{
 constexpr Section kOffloadOptimizer = {kOffloadOptimizerRows, true};
 
 /// A list of names, or one name; each once.
-void read_names(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                JsonValue& out) {
+void read_names(Reader& r, const Stated& s, JsonValue& out) {
   JsonValue list = JsonValue::make_array();
-  if (value.is_string()) list.push_back(value);
-  const Reader::Converted names = r.to_texts(f, path, value.is_string() ? list : value);
+  if (s.value.is_string()) list.push_back(s.value);
+  const Reader::Converted names =
+      r.to_texts({s.field, s.path, s.value.is_string() ? list : s.value});
   if (!names) return;
   out = JsonValue::make_array();
   for (const JsonValue& name : names->items()) {
@@ -87,19 +87,18 @@ constexpr std::array kZenFlowRows = strictly(std::array{
 constexpr Section kZenFlow = {kZenFlowRows, true};
 
 /// How 0.19.8 reads the stage: an integer from 0 to 3, also as true, 2.0 or "2".
-void read_stage(Reader& r, const Field& f, const std::string& path, const JsonValue& value,
-                JsonValue& out) {
+void read_stage(Reader& r, const Stated& s, JsonValue& out) {
   const bool word =
-      value.is_string() && value.as_string().find_first_of("0123") == std::string::npos;
+      s.value.is_string() && s.value.as_string().find_first_of("0123") == std::string::npos;
   if (word) {
     r.refuse(
-        f, path, value, "0, 1, 2 or 3",
-        value.is_quoteless()
+        s, "0, 1, 2 or 3",
+        s.value.is_quoteless()
             ? "an unquoted word is read as text; if it is a placeholder of a template, put the "
               "stage in its place"
             : "write the number");
   } else {
-    out = r.to_integer(f, path, value).value_or(out);
+    out = r.to_integer(s).value_or(out);
   }
 }
 
