@@ -36,12 +36,7 @@ std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
   if (!inputs.gradients.slots_needed) return 0;
   const std::int64_t bytes = bytes_of(buckets.total_elements(), inputs.parameters.dtype);
   if (!inputs.gradients.reduce_each_micro_batch) return bytes;
-  std::int64_t largest = 0;
-  for (const BucketPlan::Bucket& bucket : buckets.buckets) {
-    std::int64_t shards = 0;
-    for (const BucketPlan::Slot& slot : bucket.slots) shards += layout.unit(slot.unit).shard;
-    largest = std::max(largest, shards);
-  }
+  std::int64_t largest = buckets.largest_bucket() / layout.shards();
   if (all_reduces_copies(inputs.gradients, layout.shards())) largest += buckets.largest_bucket();
   return bytes + bytes_of(largest, DType::f32);
 }
@@ -89,9 +84,7 @@ LateMemory estimate_late_memory(const ParamLayout& layout, const BucketPlan& buc
   if (!inputs.gradients.slots_needed) late.buckets = bucket_bytes(layout, buckets, with_slots);
   if (!inputs.gradients.reduce_each_micro_batch) return late;
   for (const Unit& unit : layout.units()) {
-    if (unit.frozen) continue;
-    late.coalesced +=
-        unit.padded * static_cast<std::int64_t>(size_of(inputs.gradients.accumulation_dtype));
+    if (!unit.frozen) late.coalesced += bytes_of(unit.padded, inputs.gradients.accumulation_dtype);
   }
   return late;
 }

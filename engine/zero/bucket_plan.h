@@ -27,7 +27,7 @@ struct BucketPlan {
   struct Bucket {
     std::vector<Slot>
         slots;  ///< In the order backward finishes them; the bucket is full when the last one is.
-    std::int64_t elements = 0;
+    std::int64_t elements = 0;  ///< Of its padded units.
     /// That of micro-batch m is buffers[m % size]. A tied unit, alive from its first use to its
     /// last, has buffers of its own.
     std::vector<int> buffers;

@@ -28,18 +28,14 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       buffers_(device, plan, options.gradient_dtype, compute_),
       units_(layout.units().size()),
       buckets_(plan.buckets.size()) {
-  std::int64_t largest_partial = 0;
-  for (std::size_t index = 0; index < plan.buckets.size(); ++index) {
-    std::int64_t shards = 0;
-    for (const BucketPlan::Slot& slot : plan.buckets[index].slots) {
+  for (const BucketPlan::Bucket& bucket : plan.buckets) {
+    for (const BucketPlan::Slot& slot : bucket.slots) {
       const Unit& unit = layout.unit(slot.unit);
-      shards += unit.shard;
       state(slot.unit).accumulator =
           StaggeredTensor(device.memory(), options.accumulation_dtype,
                           options.shard_accumulators ? unit.shard : unit.padded,
                           Category::gradients, ArrayColour::gradient);
     }
-    largest_partial = std::max(largest_partial, shards);
   }
   allocate_square_sums();
   if (!options.slots_needed) return;
@@ -49,8 +45,8 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       all_reduced_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{plan.largest_bucket()},
                             Category::gradient_buckets);
     }
-    partial_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{largest_partial},
-                      Category::gradient_buckets);
+    partial_ = Tensor(device.memory(), kNoStream, DType::f32,
+                      Shape{plan.largest_bucket() / layout.shards()}, Category::gradient_buckets);
   }
 }
 
@@ -147,11 +143,11 @@ void GradientReducer::flush(std::size_t index, int micro_batch, bool last) {
   compute_.record(written);
   reduce_.wait(written);
   if (options_.reduce_each_micro_batch && coalescing_) {
-    coalesce(index, micro_batch);
+    add_up(index, micro_batch);
   } else if (options_.reduce_each_micro_batch) {
     reduce_into_shards(index, micro_batch);
   } else {
-    if (!writes_in_place(micro_batch)) accumulate(index, micro_batch);
+    if (!writes_in_place(micro_batch)) add_up(index, micro_batch);
     if (last) reduce_accumulated(index);
   }
   if (GradientBuffers::Buffer* buffer =
@@ -162,16 +158,22 @@ void GradientReducer::flush(std::size_t index, int micro_batch, bool last) {
   if (last && !coalescing_) complete(index);
 }
 
-void GradientReducer::accumulate(std::size_t index, int micro_batch) {
-  const BucketPlan::Bucket& bucket = plan_.buckets[index];
-  for (const BucketPlan::Slot& entry : bucket.slots) {
-    const View accumulator = state(entry.unit).accumulator.view();
-    if (micro_batch == 0) {
-      kernels::convert(reduce_, slot(entry.unit, micro_batch), accumulator);
+/// Adds a bucket's gradients of a micro-batch to what is coalesced, or to the whole accumulators;
+/// the first are written.
+void GradientReducer::add_up(std::size_t index, int micro_batch) {
+  const bool coalesces = options_.reduce_each_micro_batch;
+  const bool first = coalesces ? !buckets_[index].coalesced : micro_batch == 0;
+  for (const BucketPlan::Slot& entry : plan_.buckets[index].slots) {
+    const UnitState& unit = state(entry.unit);
+    const View sum = coalesces ? unit.coalesced.view() : unit.accumulator.view();
+    const View gradient = slot(entry.unit, micro_batch);
+    if (first) {
+      kernels::convert(reduce_, gradient, sum);
     } else {
-      kernels::add(reduce_, slot(entry.unit, micro_batch), accumulator);
+      kernels::add(reduce_, gradient, sum);
     }
   }
+  buckets_[index].coalesced = coalesces;
 }
 
 void GradientReducer::reduce_accumulated(std::size_t index) {
@@ -217,19 +219,6 @@ void GradientReducer::begin_coalescing() {
     }
   }
   coalescing_ = true;
-}
-
-void GradientReducer::coalesce(std::size_t index, int micro_batch) {
-  const BucketPlan::Bucket& bucket = plan_.buckets[index];
-  for (const BucketPlan::Slot& entry : bucket.slots) {
-    const View sum = state(entry.unit).coalesced.view();
-    if (!buckets_[index].coalesced) {
-      kernels::convert(reduce_, slot(entry.unit, micro_batch), sum);
-    } else {
-      kernels::add(reduce_, slot(entry.unit, micro_batch), sum);
-    }
-  }
-  buckets_[index].coalesced = true;
 }
 
 void GradientReducer::end_coalescing() {

@@ -105,9 +105,8 @@ class GradientReducer {
   Backward& running(int micro_batch);
   View slot(int unit, int micro_batch);
   void flush(std::size_t bucket, int micro_batch, bool last);
-  void accumulate(std::size_t bucket, int micro_batch);
+  void add_up(std::size_t bucket, int micro_batch);
   void reduce_accumulated(std::size_t bucket);
-  void coalesce(std::size_t bucket, int micro_batch);
   void reduce_into_shards(std::size_t bucket, int micro_batch);
   void complete(std::size_t bucket);
   void sum_squares(Stream& stream, int unit);
