@@ -1,7 +1,7 @@
 // Times the kernels between the matrix products at the sizes of GPT-2 124M and prints, for each,
 // GB/s against memcpy or GFLOP/s against the multiply-add peak, both measured in the same run, and
 // what a training step of four samples of 64 tokens spends on it.
-//   kernels_bench [threads] [fp32|bf16|fp16] [AVX3|AVX2|SSE4|SCALAR]
+//   kernels_bench [threads] [fp32|bf16|fp16] [AVX3|AVX2|SCALAR]
 #include <time.h>
 
 #include <algorithm>
@@ -247,7 +247,7 @@ void run(int threads, DType dtype) {
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   const std::string dtype = argc > 2 ? argv[2] : "fp32";
-  for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR})
+  for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SCALAR})
     if (argc > 3 && std::string(argv[3]) == hwy::TargetName(target)) {
       hwy::SetSupportedTargetsForTest(target);
       hwy::GetChosenTarget().Update(hwy::SupportedTargets());

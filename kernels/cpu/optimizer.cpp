@@ -1,5 +1,4 @@
 // The update loops, compiled once per instruction set by Highway, and the choice among them.
-// Targets between scalar code and AVX2 are left to the scalar loops.
 #include "zero3d/kernels/cpu/optimizer.h"
 
 #include <algorithm>
@@ -10,9 +9,6 @@
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
 
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/optimizer.cpp"
 #include "hwy/cache_control.h"

@@ -37,7 +37,7 @@ HWY_INLINE Vec32 load(const bf16* from) {
 }
 
 HWY_INLINE Vec32 load(const f16* from) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4  // no conversion instructions
+#if HWY_TARGET == HWY_SCALAR  // no conversion instructions
   HWY_ALIGN float wide[kLanes];
   for (std::size_t i = 0; i < kLanes; ++i) wide[i] = to_float(from[i]);
   return hn::Load(F32(), wide);
@@ -65,7 +65,7 @@ HWY_INLINE void store(Vec32 value, bf16* to) {
 }
 
 HWY_INLINE void store(Vec32 value, f16* to) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4  // no conversion instructions
+#if HWY_TARGET == HWY_SCALAR  // no conversion instructions
   HWY_ALIGN float wide[kLanes];
   hn::Store(value, F32(), wide);
   for (std::size_t i = 0; i < kLanes; ++i) to[i] = to_f16(wide[i]);
@@ -87,7 +87,7 @@ HWY_INLINE Vec32 round_to<bf16>(Vec32 value) {
 }
 template <>
 HWY_INLINE Vec32 round_to<f16>(Vec32 value) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE4  // no conversion instructions
+#if HWY_TARGET == HWY_SCALAR  // no conversion instructions
   f16 narrow[kLanes];
   store(value, narrow);
   return load(narrow);

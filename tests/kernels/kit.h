@@ -196,7 +196,7 @@ inline double dot(const Values& a, const Values& b) {
 /// Runs `body` once per instruction set that the kernels are compiled for and this machine has.
 inline void for_each_target(const std::function<void()>& body) {
   const std::int64_t supported = hwy::SupportedTargets();
-  for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_SCALAR}) {
+  for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SCALAR}) {
     if ((supported & target) == 0 && target != HWY_SCALAR) continue;
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
