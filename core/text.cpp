@@ -13,6 +13,8 @@
 namespace zero3d {
 namespace {
 
+constexpr int kDigits = 6;  // of a double, as a stream and %g print it
+
 /// Multiplier of a unit suffix in lower case without blanks, 0 when unknown.
 double unit_bytes(std::string_view unit) {
   static constexpr std::string_view kPrefixes = "kmgtp";
@@ -39,7 +41,28 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+/// `value` as to_chars writes it with `format`, in `buffer`.
+template <std::size_t kSize, typename T, typename... Format>
+std::string_view write(char (&buffer)[kSize], T value, Format... format) {
+  const auto result = std::to_chars(buffer, buffer + kSize, value, format...);
+  return {buffer, static_cast<std::size_t>(result.ptr - buffer)};
+}
+
 }  // namespace
+
+TextPiece::TextPiece(long long value) : text_(write(number_, value)) {}
+TextPiece::TextPiece(unsigned long long value) : text_(write(number_, value)) {}
+TextPiece::TextPiece(double value)
+    : text_(write(number_, value, std::chars_format::general, kDigits)) {}
+
+std::string join(std::initializer_list<TextPiece> pieces) {
+  std::size_t size = 0;
+  for (const TextPiece& piece : pieces) size += piece.text().size();
+  std::string all;
+  all.reserve(size);
+  for (const TextPiece& piece : pieces) all += piece.text();
+  return all;
+}
 
 std::string lower_case(std::string_view text) {
   std::string lower(text);

@@ -2,32 +2,58 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace zero3d {
 
-/// The arguments streamed one after the other: concat("rank ", 3, " of ", 4).
+/// One argument of concat, as a stream would print it. Refers to a text that it is made of.
+class TextPiece {
+ public:
+  explicit TextPiece(std::string_view text) : text_(text) {}
+  explicit TextPiece(const char* text) : text_(text) {}
+  explicit TextPiece(char c) : number_{c}, text_(number_, 1) {}
+  explicit TextPiece(bool value) : TextPiece(value ? '1' : '0') {}
+  explicit TextPiece(int value) : TextPiece(static_cast<long long>(value)) {}
+  explicit TextPiece(long value) : TextPiece(static_cast<long long>(value)) {}
+  explicit TextPiece(long long value);
+  explicit TextPiece(unsigned value) : TextPiece(static_cast<unsigned long long>(value)) {}
+  explicit TextPiece(unsigned long value) : TextPiece(static_cast<unsigned long long>(value)) {}
+  explicit TextPiece(unsigned long long value);
+  explicit TextPiece(double value);  ///< Six significant digits.
+  explicit TextPiece(signed char) = delete;
+  explicit TextPiece(unsigned char) = delete;  // a letter or a number: the caller says
+  TextPiece(const TextPiece&) = delete;
+  TextPiece& operator=(const TextPiece&) = delete;
+
+  std::string_view text() const { return text_; }
+
+ private:
+  char number_[24];
+  std::string_view text_;
+};
+
+std::string join(std::initializer_list<TextPiece> pieces);
+
+/// The arguments one after the other: concat("rank ", 3, " of ", 4).
 template <typename... Args>
 std::string concat(const Args&... args) {
-  std::ostringstream out;
-  (out << ... << args);
-  return std::move(out).str();
+  return join({TextPiece(args)...});
 }
 
-/// The items streamed with `separator` between them.
+/// The items with `separator` between them.
 template <typename Items>
 std::string joined(const Items& items, std::string_view separator) {
-  std::ostringstream out;
+  std::string all;
   std::string_view before;
-  for (const auto& item : items) out << std::exchange(before, separator) << item;
-  return std::move(out).str();
+  for (const auto& item : items) all += concat(std::exchange(before, separator), item);
+  return all;
 }
 
-/// Appends the arguments, streamed, to a list in words: after `separator` unless it is empty yet.
+/// Appends the arguments to a list in words: after `separator` unless it is empty yet.
 template <typename... Args>
 void append_item(std::string& list, std::string_view separator, const Args&... args) {
   list += concat(list.empty() ? "" : separator, args...);

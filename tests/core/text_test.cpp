@@ -3,10 +3,30 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <sstream>
+
 #include "zero3d/core/error.h"
 
 namespace zero3d {
 namespace {
+
+TEST(Text, ConcatWritesWhatAStreamWrites) {
+  const auto expect_same = [](const auto&... args) {
+    std::ostringstream stream;
+    (stream << ... << args);
+    EXPECT_EQ(concat(args...), stream.str());
+  };
+  expect_same();
+  expect_same("rank ", 3, std::string(" of "), std::string_view("4"), '!', true, false);
+  expect_same(std::numeric_limits<long long>::min(), ' ', std::numeric_limits<long>::max(), ' ',
+              std::numeric_limits<unsigned long long>::max(), ' ', short{-7}, ' ', 7u);
+  for (const double value :
+       {0.0, -0.0, 1.0, 100000.0, 1e6, 123456.7, 1234567.0, 1e-4, 1e-5, 1.0 / 3, -1.23456789e-300,
+        1.7e308, 5e-324, double{INFINITY}, -double{INFINITY}, double{NAN}, -double{NAN}})
+    expect_same(value, ' ', static_cast<float>(value));
+}
 
 TEST(Text, ParsesSizes) {
   EXPECT_EQ(parse_bytes("512MiB"), 512ll << 20);
