@@ -1,1 +1,2 @@
-// The shared library is made of the layers alone; a target needs one source of its own.
+// The shared library is made of the layers alone, and the precompiled header has no source; a target
+// needs one of its own.
