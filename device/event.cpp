@@ -9,26 +9,12 @@
 namespace zero3d {
 
 void EventState::complete(std::exception_ptr error) noexcept {
-  std::function<void(const std::exception_ptr&)> next;
   {
     std::lock_guard lock(mutex_);
     error_ = std::move(error);
     done_.store(true, std::memory_order_release);
-    next = std::move(next_);
   }
   passed_.notify_all();
-  if (next) next(error_);
-}
-
-void EventState::then(std::function<void(const std::exception_ptr&)> next) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!done()) {
-      next_ = std::move(next);
-      return;
-    }
-  }
-  next(error_);
 }
 
 std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {
@@ -46,7 +32,8 @@ std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {
 }
 
 void EventState::await(std::chrono::milliseconds limit) const {
-  if (spin_until([this] { return done(); })) return;
+  const auto reached = [this] { return done(); };
+  if (recorder_ != nullptr && recorder_->is_meeting() ? spin(reached) : spin_until(reached)) return;
   const auto progress = [this] {
     std::uint64_t sum = 0;
     for (const auto& recorder : chain()) sum += recorder->progress();

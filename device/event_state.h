@@ -12,7 +12,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,6 +32,8 @@ class Recorder {
   virtual std::string status() const = 0;
   /// Grows while work gets done; a wait gives up only after a whole limit without growth.
   virtual std::uint64_t progress() const = 0;
+  /// Whether a point of it is worth a longer busy wait: a peer on another core is on its way to it.
+  virtual bool is_meeting() const { return false; }
   /// What the recorder itself waits for now; null if nothing.
   virtual std::shared_ptr<const EventState> awaited() const { return nullptr; }
 };
@@ -46,9 +47,6 @@ class EventState {
   const OrderClock& order() const { return order_; }
   /// The point is passed; `error` is the first error of the work before it.
   void complete(std::exception_ptr error = nullptr) noexcept;
-  /// Calls `next` with the error once the point is passed: now, or on the thread that completes it.
-  /// At most one; it does not throw or block.
-  void then(std::function<void(const std::exception_ptr&)> next);
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// Blocks the calling thread until done. Throws Error(kInternal) naming the recorder when it made
@@ -65,7 +63,6 @@ class EventState {
   mutable std::condition_variable passed_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
-  std::function<void(const std::exception_ptr&)> next_;
   std::shared_ptr<const Recorder> recorder_;
   OrderClock order_;
 };

@@ -8,39 +8,49 @@ namespace zero3d {
 
 void LastUses::add(std::uintptr_t begin, std::uintptr_t end, const MemoryOrder& order,
                    std::vector<Event> events) {
-  Range range{end, order.stream(), std::move(events)};
+  Range range{begin, end, order.stream(), std::move(events)};
   if (range.owner == nullptr && range.events.empty()) return;
-  auto above = ranges_.lower_bound(begin);
-  if (above != ranges_.end() && above->first == end && range.merges_with(above->second)) {
-    range.end = above->second.end;
-    above = ranges_.erase(above);
+  const auto above =
+      std::lower_bound(ranges_.begin(), ranges_.end(), begin,
+                       [](const Range& each, std::uintptr_t at) { return each.begin < at; });
+  const auto below = above == ranges_.begin() ? ranges_.end() : std::prev(above);
+  const bool joins_above =
+      above != ranges_.end() && above->begin == end && range.merges_with(*above);
+  const bool joins_below =
+      below != ranges_.end() && below->end == begin && range.merges_with(*below);
+  if (joins_above && joins_below) {
+    below->end = above->end;
+    ranges_.erase(above);
+  } else if (joins_above) {
+    above->begin = begin;
+  } else if (joins_below) {
+    below->end = end;
+  } else {
+    ranges_.insert(above, std::move(range));
   }
-  if (above != ranges_.begin()) {
-    Range& below = std::prev(above)->second;
-    if (below.end == begin && range.merges_with(below)) {
-      below.end = range.end;
-      return;
-    }
-  }
-  ranges_.emplace_hint(above, begin, std::move(range));
 }
 
 std::vector<Event> LastUses::take(std::uintptr_t begin, std::uintptr_t end,
                                   const MemoryOrder& order) {
   std::vector<Event> before;
   std::vector<Owner> owners;
-  auto at = ranges_.upper_bound(begin);
-  if (at != ranges_.begin() && std::prev(at)->second.end > begin) --at;
-  while (at != ranges_.end() && at->first < end) {
-    Range& range = at->second;
-    before.insert(before.end(), range.events.begin(), range.events.end());
-    const bool other = range.owner != order.stream() && range.owner != nullptr;
-    if (other && std::find(owners.begin(), owners.end(), range.owner) == owners.end())
-      owners.push_back(range.owner);
-    if (range.end > end) ranges_.emplace_hint(std::next(at), end, range);
-    if (at->first < begin) {
-      range.end = begin;
-      ++at;
+  auto at =
+      std::upper_bound(ranges_.begin(), ranges_.end(), begin,
+                       [](std::uintptr_t first, const Range& each) { return first < each.end; });
+  while (at != ranges_.end() && at->begin < end) {
+    before.insert(before.end(), at->events.begin(), at->events.end());
+    const bool other = at->owner != order.stream() && at->owner != nullptr;
+    if (other && std::find(owners.begin(), owners.end(), at->owner) == owners.end())
+      owners.push_back(at->owner);
+    const bool starts_before = at->begin<begin, ends_after = at->end> end;
+    if (starts_before && ends_after) {
+      at = std::prev(ranges_.insert(std::next(at), *at));
+      std::next(at)->begin = end;
+    }
+    if (starts_before) {
+      (at++)->end = begin;
+    } else if (ends_after) {
+      at->begin = end;
     } else {
       at = ranges_.erase(at);
     }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -26,6 +25,7 @@ class LastUses {
  private:
   using Owner = std::shared_ptr<const StreamHandle>;
   struct Range {
+    std::uintptr_t begin = 0;
     std::uintptr_t end = 0;
     Owner owner;
     std::vector<Event> events;
@@ -34,7 +34,9 @@ class LastUses {
       return owner == other.owner && events.empty() && other.events.empty();
     }
   };
-  std::map<std::uintptr_t, Range> ranges_;  ///< By first byte.
+  /// By first byte. Blocks are cut from the ends of free ranges and come back to them: nearly every
+  /// call changes a range in place.
+  std::vector<Range> ranges_;
 };
 
 }  // namespace zero3d

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -71,6 +72,9 @@ class Stream {
   /// Work enqueued from here on runs after the point. Throws Error(kHazard) if the event was never
   /// recorded.
   virtual void wait(const Event& event) = 0;
+  /// Calls `next` with the stream's first error (null if none) once all work enqueued so far is
+  /// over, on whichever thread ends it. It neither throws nor blocks.
+  virtual void then(std::function<void(const std::exception_ptr&)> next) = 0;
   /// Blocks the host until the stream is empty; rethrows the stream's first error (which stays: a
   /// stream that failed runs nothing more).
   virtual void synchronize() = 0;

@@ -28,6 +28,10 @@ struct TrackingResource::State {
   LastUses last_uses;
 };
 
+static bool all_done(const std::vector<Event>& uses) {
+  return std::all_of(uses.begin(), uses.end(), [](const Event& event) { return event.done(); });
+}
+
 /// One mutex guards a budget and all resources that share it. It is never held while anybody waits.
 class MemoryBudget {
  public:
@@ -52,10 +56,6 @@ class MemoryBudget {
     std::size_t bytes;
     MemoryOrder order;
     std::vector<Event> uses;
-
-    bool done() const {
-      return std::all_of(uses.begin(), uses.end(), [](const Event& event) { return event.done(); });
-    }
   };
 
   const std::int64_t bytes;
@@ -113,7 +113,7 @@ std::string MemoryBudget::refusal(std::int64_t more, Category category,
 
 void MemoryBudget::unpark_for(std::int64_t more) {
   for (auto entry = waiting.begin(); entry != waiting.end();)
-    entry = entry->done() ? unpark(entry) : std::next(entry);
+    entry = all_done(entry->uses) ? unpark(entry) : std::next(entry);
   if (bytes == kUnlimitedMemory) return;
   while (!waiting.empty() && more > bytes - held - parked) unpark(waiting.begin());
 }
@@ -194,11 +194,10 @@ void TrackingResource::deallocate(void* data, std::size_t bytes, Category catego
   budget.held -= size;
   state.use.current -= size;
   state.use.categories[category].current -= size;
-  MemoryBudget::Parked entry{&state, data, bytes, order, std::move(uses)};
-  if (entry.done()) return state.give_back(data, bytes, order, std::move(entry.uses));
+  if (all_done(uses)) return state.give_back(data, bytes, order, std::move(uses));
   budget.parked += size;
   state.use.parked += size;
-  budget.waiting.push_back(std::move(entry));
+  budget.waiting.push_back({&state, data, bytes, order, std::move(uses)});
 }
 
 MemoryUse TrackingResource::use() const {

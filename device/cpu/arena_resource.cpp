@@ -51,7 +51,7 @@ void* ArenaResource::allocate(std::size_t bytes) {
 
 void ArenaResource::deallocate(void* data, std::size_t bytes) noexcept {
   if (data == nullptr) return;
-  std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
   std::size_t size = block_bytes(bytes);
   std::lock_guard lock(mutex_);
   const Range* range = range_of(begin);
@@ -59,22 +59,21 @@ void ArenaResource::deallocate(void* data, std::size_t bytes) noexcept {
     log_error("memory was returned to an arena it did not come from; it is lost");
     return;
   }
-  auto above = free_.lower_bound(begin);
-  if (above != free_.end() && above->first == begin + size &&
-      above->first < range->begin + range->bytes) {
-    size += above->second;
-    const auto merged = above++;
-    remove_free(merged);
+  const auto above = free_.lower_bound(begin);
+  const auto below = above == free_.begin() ? free_.end() : std::prev(above);
+  const bool joins_above = above != free_.end() && above->first == begin + size &&
+                           above->first < range->begin + range->bytes;
+  const bool joins_below =
+      below != free_.end() && below->first >= range->begin && below->first + below->second == begin;
+  if (joins_above) size += above->second;
+  if (joins_below) {
+    if (joins_above) remove_free(above);
+    change_free(below, below->first, below->second + size);
+  } else if (joins_above) {
+    change_free(above, begin, size);
+  } else {
+    add_free(begin, size);
   }
-  if (above != free_.begin()) {
-    const auto below = std::prev(above);
-    if (below->first >= range->begin && below->first + below->second == begin) {
-      begin = below->first;
-      size += below->second;
-      remove_free(below);
-    }
-  }
-  add_free(begin, size);
 }
 
 std::uintptr_t ArenaResource::take(std::size_t bytes, std::size_t alignment) {
@@ -83,9 +82,16 @@ std::uintptr_t ArenaResource::take(std::size_t bytes, std::size_t alignment) {
     const auto [size, begin] = *fit;
     const std::uintptr_t start = round_up(begin, alignment);
     if (start + bytes > begin + size) continue;
-    remove_free(free_.find(begin));
-    if (start > begin) add_free(begin, start - begin);
-    if (start + bytes < begin + size) add_free(start + bytes, begin + size - start - bytes);
+    const auto block = free_.find(begin);
+    const std::size_t rest = begin + size - start - bytes;
+    if (start > begin) {
+      change_free(block, begin, start - begin);
+      if (rest > 0) add_free(start + bytes, rest);
+    } else if (rest > 0) {
+      change_free(block, start + bytes, rest);
+    } else {
+      remove_free(block);
+    }
     return start;
   }
   return 0;
@@ -120,7 +126,21 @@ void ArenaResource::add_free(std::uintptr_t begin, std::size_t bytes) {
   by_size_.emplace(bytes, begin);
 }
 
-void ArenaResource::remove_free(std::map<std::uintptr_t, std::size_t>::iterator block) {
+void ArenaResource::change_free(FreeBlock block, std::uintptr_t begin, std::size_t bytes) {
+  auto sized = by_size_.extract({block->second, block->first});
+  sized.value() = {bytes, begin};
+  by_size_.insert(std::move(sized));
+  if (block->first == begin) {
+    block->second = bytes;
+    return;
+  }
+  auto placed = free_.extract(block);
+  placed.key() = begin;
+  placed.mapped() = bytes;
+  free_.insert(std::move(placed));
+}
+
+void ArenaResource::remove_free(FreeBlock block) {
   by_size_.erase({block->second, block->first});
   free_.erase(block);
 }

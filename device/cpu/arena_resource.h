@@ -48,8 +48,11 @@ class ArenaResource final : public MemoryResource {
 
   std::uintptr_t take(std::size_t bytes, std::size_t alignment);  ///< 0 when nothing fits.
   void reserve(std::size_t bytes);
+  using FreeBlock = std::map<std::uintptr_t, std::size_t>::iterator;
   void add_free(std::uintptr_t begin, std::size_t bytes);
-  void remove_free(std::map<std::uintptr_t, std::size_t>::iterator block);
+  /// Moves an end of a free block; without allocating, which its caller may have no way to report.
+  void change_free(FreeBlock block, std::uintptr_t begin, std::size_t bytes);
+  void remove_free(FreeBlock block);
   Range* range_of(std::uintptr_t address);
 
   const std::size_t reserve_bytes_;

@@ -105,7 +105,7 @@ QueuedStream::~QueuedStream() {
 void QueuedStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
   order_.launch(what, accesses);
-  push({Step::run, written_bytes(accesses), std::move(what), std::move(task), nullptr});
+  push({Step::run, written_bytes(accesses), std::move(what), std::move(task), nullptr, {}});
 }
 
 void QueuedStream::host_task(std::string what, std::span<const Access> accesses,
@@ -118,12 +118,16 @@ void QueuedStream::record(Event& event) {
   EventState& state = event.begin_record();
   state.set_recorder(runner_.status());
   order_.record(state);
-  push({Step::record, 0, {}, {}, event.state()});
+  push({Step::record, 0, {}, {}, event.state(), {}});
 }
 
 void QueuedStream::wait(const Event& event) {
   order_.wait(name(), event);
-  push({Step::wait, 0, {}, {}, event.state()});
+  push({Step::wait, 0, {}, {}, event.state(), {}});
+}
+
+void QueuedStream::then(std::function<void(const std::exception_ptr&)> next) {
+  push({Step::then, 0, {}, {}, nullptr, std::move(next)});
 }
 
 void QueuedStream::synchronize() {
@@ -179,6 +183,9 @@ void QueuedStream::execute(Task task) {
     case Step::record:
       task.event->complete(runner_.hand_on_error());
       break;
+    case Step::then:
+      task.next(runner_.hand_on_error());
+      break;
   }
 }
 
@@ -214,6 +221,10 @@ void InlineStream::record(Event& event) {
 void InlineStream::wait(const Event& event) {
   order_.wait(name(), event);
   runner_.await(event.state());
+}
+
+void InlineStream::then(std::function<void(const std::exception_ptr&)> next) {
+  next(runner_.hand_on_error());
 }
 
 void InlineStream::synchronize() {

@@ -125,16 +125,18 @@ class QueuedStream final : public Stream {
                  std::function<void()> task) override;
   void record(Event& event) override;
   void wait(const Event& event) override;
+  void then(std::function<void(const std::exception_ptr&)> next) override;
   void synchronize() override;
 
  private:
-  enum class Step { run, record, wait };
+  enum class Step { run, record, wait, then };
   struct Task {
     Step step;
     std::size_t bytes = 0;
     std::string what;
     std::function<void()> body;
     std::shared_ptr<EventState> event;
+    std::function<void(const std::exception_ptr&)> next;
   };
 
   void push(Task task);
@@ -168,6 +170,7 @@ class InlineStream final : public Stream {
                  std::function<void()> task) override;
   void record(Event& event) override;
   void wait(const Event& event) override;
+  void then(std::function<void(const std::exception_ptr&)> next) override;
   void synchronize() override;
 
  private:

@@ -98,9 +98,7 @@ class MpiCommunicator final : public Communicator {
               std::function<void(MpiGroup&)> work) {
     group_->world().check();
     stream.launch(operation, touched, [group = group_, work = std::move(work)] { work(*group); });
-    Event end;
-    stream.record(end);
-    end.state()->then([group = group_](const std::exception_ptr& error) {
+    stream.then([group = group_](const std::exception_ptr& error) {
       if (error) group->world().fail(error);
     });
   }

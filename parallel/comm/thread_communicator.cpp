@@ -118,10 +118,8 @@ class Passage {
   /// What follows on the stream comes after what all ranks did before.
   void pass() {
     if (point_ == points_) return;
-    Event here;
-    stream_.record(here);
-    here.state()->then([group = group_, meeting = meeting_, point = point_,
-                        rank = rank_](const std::exception_ptr& error) {
+    stream_.then([group = group_, meeting = meeting_, point = point_,
+                  rank = rank_](const std::exception_ptr& error) {
       group->arrive(*meeting, point, rank, error);
     });
     stream_.wait(meeting_->points[static_cast<std::size_t>(point_++)].passed);
@@ -210,9 +208,7 @@ class ThreadCommunicator final : public Communicator {
     stream.launch("send", {&touched, 1}, [group = group_, message, part, rank = rank_, peer] {
       copy_bytes(group->place(*message, rank, peer), part.in, bytes_of(part));
     });
-    Event end;
-    stream.record(end);
-    end.state()->then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
+    stream.then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
       group->sent(*message, rank, error);
     });
   }
@@ -221,9 +217,7 @@ class ThreadCommunicator final : public Communicator {
     check_peer("recv", peer, rank_, size(), name());
     const Part part{nullptr, data.data(), elements_of(data), data.dtype(), data.dtype()};
     const auto message = group_->post_message(peer, rank_, false, part);
-    Event here;
-    stream.record(here);
-    here.state()->then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
+    stream.then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
       group->wanted(*message, rank, error);
     });
     stream.wait(message->arrival.passed);

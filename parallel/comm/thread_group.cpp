@@ -18,6 +18,7 @@ class GroupRecorder final : public Recorder {
   explicit GroupRecorder(std::string group) : group_(std::move(group)) {}
   std::string status() const override { return "the meetings of " + group_; }
   std::uint64_t progress() const override { return ++asked_; }
+  bool is_meeting() const override { return true; }
 
  private:
   const std::string group_;
@@ -47,10 +48,11 @@ void ThreadGroup::start(Point& point) const {
   if (!point.passed.recorded()) point.passed.begin_record().set_recorder(recorder_);
 }
 
-void ThreadGroup::finish(Point& point) noexcept {
-  if (!point.passed.recorded() || std::exchange(point.over, true)) return;
+bool ThreadGroup::finish(Point& point) noexcept {
+  if (!point.passed.recorded() || point.over.exchange(true)) return false;
   const FirstFailure& failure = world_->failure();
   point.passed.state()->complete(failure.happened() ? failure.echo() : nullptr);
+  return true;
 }
 
 ThreadGroup::Trouble ThreadGroup::trouble(const Meeting& meeting, int rank) const {
@@ -111,16 +113,14 @@ std::shared_ptr<Meeting> ThreadGroup::post(int rank, Call call, int points) {
 void ThreadGroup::arrive(Meeting& meeting, int point, int rank,
                          const std::exception_ptr& error) noexcept {
   if (error) fail(rank, error);
-  const std::lock_guard lock(mutex_);
   Point& at = meeting.points[index(point)];
-  meeting.members[index(rank)].arrived = point + 1;
-  if (at.first < 0) {
-    at.first = rank;
-    at.since = Clock::now();
-  }
-  if (std::all_of(meeting.members.begin(), meeting.members.end(),
-                  [point](const auto& member) { return member.arrived > point; }))
+  if (point == 0) meeting.members[index(rank)].arrived = true;
+  const int before = at.arrived.fetch_add(1);
+  if (before + 1 == size()) {
     finish(at);
+  } else if (before == 0) {
+    at.begin_wait(rank);
+  }
 }
 
 std::vector<std::string> ThreadGroup::exchange(int rank, Call call) {
@@ -190,8 +190,7 @@ void ThreadGroup::wanted(Message& message, int target, const std::exception_ptr&
   if (error) return fail(target, error);
   const std::lock_guard lock(mutex_);
   message.wanted = true;
-  message.arrival.first = target;
-  message.arrival.since = Clock::now();
+  message.arrival.begin_wait(target);
 }
 
 void ThreadGroup::taken(Message& message, int source, int target) {
@@ -244,8 +243,10 @@ void ThreadGroup::end_waits() noexcept {
   // themselves.
   for (const Lane* lane : {&streams_, &hosts_})
     for (const auto& meeting : lane->open)
-      if (!meeting->points[0].over)
-        for (Point& point : meeting->points) finish(point);
+      if (finish(meeting->points[0])) {
+        finish(meeting->points[1]);
+        finish(meeting->points[2]);
+      }
   for (auto& [ends, channel] : channels_)
     for (const auto& message : channel.open)
       if (!message->direct) finish(message->arrival);
@@ -254,7 +255,7 @@ void ThreadGroup::end_waits() noexcept {
 std::optional<WaitingRoom::Late> ThreadGroup::late(Clock::time_point limit) {
   const std::lock_guard lock(mutex_);
   const auto is_late = [limit](const Point& point) {
-    return !point.over && point.first >= 0 && point.since < limit;
+    return !point.over && point.first.load(std::memory_order_acquire) >= 0 && point.since < limit;
   };
   for (const Lane* lane : {&streams_, &hosts_}) {
     for (const auto& meeting : lane->open) {
@@ -262,7 +263,7 @@ std::optional<WaitingRoom::Late> ThreadGroup::late(Clock::time_point limit) {
       if (!is_late(point)) continue;
       std::string missing;
       for (std::size_t r = 0; r < members_.size(); ++r)
-        if (meeting->members[r].arrived == 0)
+        if (!meeting->members[r].arrived)
           missing += concat(missing.empty() ? "rank " : ", rank ", members_[r]);
       const char* operation = meeting->members[index(point.first)].call.operation;
       return Late{world_rank(point.first), concat(operation, " on ", description_), missing};

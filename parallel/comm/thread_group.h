@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -20,22 +21,28 @@
 
 namespace zero3d::detail {
 
-/// A point of an operation. Guarded by the group, but for the event.
+/// A point of an operation, at which streams arrive without a lock.
 struct Point {
   Event passed;
-  bool over = false;  ///< The event is completed.
-  int first = -1;     ///< Who has waited for it longest, and since when.
-  Clock::time_point since;
+  std::atomic<bool> over{false};  ///< The event is completed, or about to be.
+  std::atomic<int> arrived{0};
+  std::atomic<int> first{-1};  ///< Who has waited for it longest, and since when.
+  Clock::time_point since;     ///< Before `first`.
+
+  void begin_wait(int rank) {
+    since = Clock::now();
+    first.store(rank, std::memory_order_release);
+  }
 };
 
-/// One collective. A member's call may be read by all from the passing of point 0, and its memory
-/// until that of the last.
+/// One collective, guarded by the group but for its points. A member's call may be read by all from
+/// the passing of point 0, and its memory until that of the last.
 struct Meeting {
   struct Member {
     Call call;
     std::vector<std::byte> staged;  ///< A copy of a small input, for the peers to read.
     bool posted = false;
-    int arrived = 0;  ///< At that many points.
+    std::atomic<bool> arrived{false};  ///< At point 0.
   };
   Meeting(std::size_t size, std::int64_t number) : members(size), sequence(number) {}
   std::vector<Member> members;
@@ -108,9 +115,10 @@ class ThreadGroup final : public WaitingRoom {
     std::vector<std::byte> spare;  ///< An emptied buffer: a steady pipeline allocates nothing.
   };
   std::shared_ptr<Meeting> post(Lane& lane, int rank, Call call, int points);
-  /// Both with the mutex held.
+  /// With the mutex held.
   void start(Point& point) const;
-  void finish(Point& point) noexcept;
+  /// Lets the streams pass, unless somebody else did: then false.
+  bool finish(Point& point) noexcept;
   /// Why it cannot come to pass: the ranks disagree, or one left; a failure of that rank.
   struct Trouble {
     int rank = -1;
