@@ -15,7 +15,7 @@ namespace {
 TEST(Text, ConcatWritesWhatAStreamWrites) {
   const auto expect_same = [](const auto&... args) {
     std::ostringstream stream;
-    (stream << ... << args);
+    (void)(stream << ... << args);
     EXPECT_EQ(concat(args...), stream.str());
   };
   expect_same();
