@@ -43,7 +43,7 @@ std::string describe(const std::exception& error) {
       dynamic_cast<const std::length_error*>(&error) != nullptr)
     return "the system has no memory left for this process; make the model, the batch or the "
            "sequences smaller, or use fewer ranks";
-  return concat("internal error: ", error.what());
+  return error.what();
 }
 
 std::string message_of(const std::exception_ptr& error) {

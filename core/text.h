@@ -24,6 +24,7 @@ class TextPiece {
   explicit TextPiece(unsigned long value) : TextPiece(static_cast<unsigned long long>(value)) {}
   explicit TextPiece(unsigned long long value);
   explicit TextPiece(double value);  ///< Six significant digits.
+  explicit TextPiece(const void*) = delete;  // not a bool
   explicit TextPiece(signed char) = delete;
   explicit TextPiece(unsigned char) = delete;  // a letter or a number: the caller says
   TextPiece(const TextPiece&) = delete;

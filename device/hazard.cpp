@@ -1,6 +1,8 @@
 #include "zero3d/device/hazard.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -9,6 +11,12 @@ namespace zero3d {
 namespace {
 
 std::uintptr_t address(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+std::string hexadecimal(std::uintptr_t value) {
+  char text[2 + 2 * sizeof value + 1];
+  std::snprintf(text, sizeof text, "0x%" PRIxPTR, value);
+  return text;
+}
 
 bool empty(const Access& access) { return access.data == nullptr || access.bytes == 0; }
 
@@ -157,16 +165,15 @@ void HazardChecker::report(const Access& access, const Asker& asker,
                            bool other_writes) const {
   const std::uintptr_t begin = std::max(address(access.data), range.first);
   const std::uintptr_t end = std::min(address(access.data) + access.bytes, range.second.end);
-  throw Error(
-      ErrorKind::kHazard,
-      concat("hazard on ", device_, ": '", asker.what, "' on ", asker.stream,
-             access.write ? " writes " : " reads ",
-             format_count(static_cast<std::int64_t>(end - begin)), " bytes at ",
-             reinterpret_cast<const void*>(begin), " (bytes ", begin - address(access.data), " to ",
-             end - address(access.data), " of the ", access.bytes, " it declares) that '",
-             other.what, "' on ", *other.stream, other_writes ? " writes" : " reads",
-             ", and nothing orders the two; record an event after '", other.what,
-             "' and wait on it before, or synchronize"));
+  throw Error(ErrorKind::kHazard,
+              concat("hazard on ", device_, ": '", asker.what, "' on ", asker.stream,
+                     access.write ? " writes " : " reads ",
+                     format_count(static_cast<std::int64_t>(end - begin)), " bytes at ",
+                     hexadecimal(begin), " (bytes ", begin - address(access.data), " to ",
+                     end - address(access.data), " of the ", access.bytes, " it declares) that '",
+                     other.what, "' on ", *other.stream, other_writes ? " writes" : " reads",
+                     ", and nothing orders the two; record an event after '", other.what,
+                     "' and wait on it before, or synchronize"));
 }
 
 void HazardChecker::apply(const LaunchPtr& launch, const OrderCounts& known, const Access& access) {

@@ -109,7 +109,8 @@ TEST(Dataset, CutsSamplesThatOverlapByOneToken) {
 TEST(Dataset, RefusesDataShorterThanASample) {
   TemporaryFolder folder;
   const std::string message = message_of<Error>([&] { Dataset(counting(folder, 97), 97, 97); });
-  EXPECT_NE(message.find("sequence length 97 needs 98 tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("97 tokens and their targets need 98 tokens"), std::string::npos)
+      << message;
   EXPECT_NE(message.find("counting.bin (u16, 97 tokens)"), std::string::npos) << message;
   EXPECT_THROW(Dataset(counting(folder, 97), 0, 97), Error);
   EXPECT_THROW(Dataset(counting(folder, 97), 8, 0), Error);

@@ -85,7 +85,7 @@ class Collector {
   void put(const std::string& name, const char* what, std::vector<std::byte>& target,
            std::size_t bytes, std::size_t at, const ConstView& piece) {
     target.resize(bytes);
-    std::vector<bool>& known = written_[concat(name, " ", what, " ", &target)];
+    std::vector<bool>& known = written_[&target];
     known.resize(bytes);
     for (std::size_t i = 0; i < piece.bytes(); ++i) {
       const std::byte value = piece.data()[i];
@@ -113,7 +113,7 @@ class Collector {
   }
 
   ModelState& state_;
-  std::map<std::string, std::vector<bool>> written_;
+  std::map<const void*, std::vector<bool>> written_;
   std::mutex mutex_;
 };
 
