@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/device/fenced_arena.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/engine/rank_streams.h"
-#include "zero3d/engine/zero/fenced_arena.h"
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"

@@ -1,4 +1,4 @@
-#include "zero3d/engine/zero/fenced_arena.h"
+#include "zero3d/device/fenced_arena.h"
 
 #include <algorithm>
 
