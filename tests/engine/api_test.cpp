@@ -76,31 +76,6 @@ TEST(Calls, ForwardBackwardStepAreTrainBatch) {
   }
 }
 
-/// Ranks that take each other's samples draw the same dropout for them when they say which they
-/// are.
-TEST(Calls, DropoutDrawsForTheSampleThatIsNamed) {
-  ModelConfig model = nano_gpt2(true);
-  model.embedding_dropout = model.residual_dropout = 0.3;
-  const auto loss_of = [&](bool swapped, bool named) {
-    double loss = 0;
-    RunOptions options = nano_options(model, kRanks, 1);
-    options.body = [&](Engine& engine, Module&, int rank) {
-      const int samples_of = swapped ? 1 - rank : rank;
-      const TokenBatch batch = batch_at(samples_of, 0, 0, 1);
-      MicroBatch view = batch.view();
-      if (named) view.first_sample = samples_of * view.tokens.shape()[0];
-      const double result = engine.train_batch({&view, 1}).loss;
-      if (rank == 0) loss = result;
-    };
-    run_engine(json_of(2, 1), options);
-    return loss;
-  };
-  const double expected = loss_of(false, false);
-  EXPECT_EQ(loss_of(false, true), expected) << "what the engine counts when nothing is said";
-  EXPECT_EQ(loss_of(true, true), expected);
-  EXPECT_NE(loss_of(true, false), expected);
-}
-
 TEST(Calls, CountersFollowTheBoundary) {
   RunOptions options = nano();
   options.body = [](Engine& engine, Module&, int rank) {

@@ -3,6 +3,8 @@
 // shards cut parameters anywhere.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "zero3d/core/text.h"
 #include "zero3d/tests/support/nano_model.h"
 #include "zero3d/tests/support/run_engine.h"
@@ -90,6 +92,48 @@ TEST_P(Optimizers, RanksThatOwnOnlyPaddingTakePart) {
       EXPECT_TRUE(same_bits(plain, run_engine(json_of(GetParam(), stage, 1, "", zero), options)))
           << "stage " << stage << ", persistent up to " << persistent;
       if (stage < 3) break;
+    }
+  }
+}
+
+/// Gradients are powers of two in fp16, and the scale is taken out of them before anything else.
+TEST_P(Optimizers, TheLossScaleChangesNoBit) {
+  const RunOptions options = probe_options(
+      [](int rank) {
+        ProbeParameter matrix = probe_parameter("matrix", Shape{40, 60}, {});
+        matrix.gradient = [rank](const ProbeClock& at, std::int64_t i) {
+          return std::exp2f(static_cast<float>((7 * i + at.step + rank) % 5 - 4));
+        };
+        return std::vector<ProbeBlockSpec>{{{matrix}}};
+      },
+      2);
+  const auto state = [&](const char* scale) {
+    const std::string top = concat(R"("fp16": {"enabled": true, "loss_scale": )", scale, "}");
+    return run_engine(json_of(GetParam(), 1, 1, top), options).state;
+  };
+  const ModelState one = state("1");
+  const ModelState scaled = state("64");
+  EXPECT_TRUE(one.at("matrix").value == scaled.at("matrix").value);
+  EXPECT_TRUE(one.at("matrix").master == scaled.at("matrix").master);
+  EXPECT_TRUE(one.at("matrix").states == scaled.at("matrix").states);
+}
+
+/// What a state begins with lies beside the master where there is one.
+TEST(Adagrad, BeginsWithItsInitialAccumulatorInEveryPrecision) {
+  const Choice choice{"Adagrad", R"("lr": 0.5, "initial_accumulator_value": 3.0, "eps": 0)"};
+  RunOptions options = probe_options(
+      {1500}, [](int, const Moment&) { return 1.0f; }, 2);
+  options.steps = 1;
+  for (const char* precision : {"", R"("bf16": {"enabled": true})"}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      TrainSettings settings = settings_of(json_of(choice, stage, 1, precision), 2);
+      settings.gradients.max_norm = 0;
+      const RunResult run = run_engine(settings, options);
+      for (const float sum : ParameterState::floats(run.state.at("p0").states.at(0)))
+        ASSERT_EQ(sum, 4.0f) << precision << ", stage " << stage;
+      const ParameterState& p0 = run.state.at("p0");
+      for (const float weight : ParameterState::floats(p0.master.empty() ? p0.value : p0.master))
+        ASSERT_EQ(weight, 0.75f) << precision << ", stage " << stage;
     }
   }
 }

@@ -80,9 +80,11 @@ TEST(Settings, TheirDescriptionTellsEveryFieldApart) {
   EXPECT_NE(describe(valued), before) << "a value to its last digits";
 }
 
-/// The step of a whole engine on two ranks that a degree of 2 makes one replica.
+/// Of a step of a whole engine on two ranks.
 struct Trained {
   std::int64_t samples = 0;
+  int shards = 0;   ///< Ranks that share a parameter's optimizer state: replicas, and sp.
+  int holders = 0;  ///< Tensor-parallel ranks, who all hold it.
   DType wire = DType::f32;
 };
 
@@ -91,8 +93,9 @@ Trained train(const std::string& members) {
   loading.ranks = 2;
   const TrainSettings settings = train_settings(
       load_config_text(
-          concat(R"({"train_micro_batch_size_per_gpu": 3, "optimizer": {"type": "Adam"})", members,
-                 "}"),
+          concat(R"({"train_micro_batch_size_per_gpu": 3, "optimizer": {"type": "Adam"},
+                 "zero_optimization": {"stage": 1})",
+                 members, "}"),
           "file", loading)
           .config);
   Trained trained;
@@ -103,17 +106,26 @@ Trained train(const std::string& members) {
     const MicroBatch view = batch.view();
     session->train_batch({&view, 1});
     if (world.rank() != 0) return;
+    const ZeroPlan& plan = session->model().plan();
     trained.samples = session->global_samples();
-    trained.wire = session->model().plan().gradients.wire.value_or(DType::f32);
+    trained.shards = plan.layout.shards();
+    trained.holders = plan.layout.parameter(0).placement.holders;
+    trained.wire = plan.gradients.wire.value_or(DType::f32);
   });
   return trained;
 }
 
 TEST(Settings, DegreesTakeRanksFromTheReplicas) {
-  EXPECT_EQ(train("").samples, 6);
-  EXPECT_EQ(train(R"(, "tensor_parallel": {"autotp_size": 2})").samples, 3);
-  EXPECT_EQ(train(R"(, "pipeline": {"stages": 2})").samples, 3);
-  EXPECT_EQ(train(R"(, "sequence_parallel_size": 2)").samples, 3);
+  const auto expect = [](const char* members, std::int64_t samples, int shards, int holders) {
+    const Trained trained = train(members);
+    EXPECT_EQ(trained.samples, samples) << members;
+    EXPECT_EQ(trained.shards, shards) << members;
+    EXPECT_EQ(trained.holders, holders) << members;
+  };
+  expect("", 6, 2, 1);
+  expect(R"(, "tensor_parallel": {"autotp_size": 2})", 3, 1, 2);
+  expect(R"(, "pipeline": {"stages": 2})", 3, 1, 1);
+  expect(R"(, "sequence_parallel_size": 2)", 3, 2, 1);
 }
 
 TEST(Settings, SequenceParallelRanksHaveACommunicationDtypeOfTheirOwn) {

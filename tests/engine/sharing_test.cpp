@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kRanks = 4;
 const char* const kSharings[] = {R"("mics_shard_size": 2)", R"("mics_shard_size": 1)",
-                                 R"("zero_hpz_partition_size": 2)"};
+                                 R"("zero_hpz_partition_size": 2)",
+                                 R"("mics_shard_size": 2, "zero_hpz_partition_size": 4)"};
 
 std::string json_of(const std::string& zero, const std::string& top = "",
                     const std::string& type = "AdamW", int stage = 3) {
