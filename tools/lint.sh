@@ -1,5 +1,5 @@
 #!/bin/bash
-# clang-format and clang-tidy over the tree, or over the given files. Needs clang-format, clang-tidy and a configured release build.
+# The table of mutations against the code, then clang-format and clang-tidy over the tree, or over the given files. Needs clang-format, clang-tidy and a configured release build.
 # Usage: tools/lint.sh [--format-only] [FILE...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +10,7 @@ for tool in clang-format clang-tidy; do
   command -v "$tool" >/dev/null || { echo "$0: needs $tool: apt-get install $tool" >&2; exit 1; }
 done
 
+tools/mutate.py --check
 if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.h' '*.cpp'); fi
 clang-format --dry-run --Werror "${files[@]}"
 echo "clang-format: ${#files[@]} files"
