@@ -213,10 +213,10 @@ constexpr std::array kRows = strictly(std::array{
         .stages(3, 3)
         .differs("reduce gradients in 4 bits"),
     integer("mics_shard_size", -1,
-            "Ranks that one full set of shards spans (MiCS, stage 3); -1 is off. DeepSpeed 0.19.8 "
-            "refuses it; zero3d offers it.")
+            "Ranks that one full set of shards spans (MiCS); -1 is off. DeepSpeed 0.19.8 refuses "
+            "it; zero3d offers it, at stages 1 to 3.")
         .at_least(-1)
-        .stages(3, 3)
+        .stages(1, 3)
         .own(),
     flag("mics_hierarchical_params_gather", false,
          "Gather a MiCS shard in two hops. DeepSpeed 0.19.8 refuses it; zero3d takes it.")

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
 
 namespace zero3d {
 namespace {
@@ -78,8 +79,24 @@ TEST(Trainable, RefusesWhatTheConstructorsWould) {
         "\"scheduler\": {\"type\": \"Cosine\"}",
         "\"zero_optimization\": {\"stage\": 1, \"compute_grad_norm\": false}",
         "\"data_types\": {\"param_dtype\": \"bf16\"}",
-        "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 3}"}) {
+        "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 3}",
+        "\"zero_optimization\": {\"stage\": 1, \"mics_shard_size\": 3}",
+        "\"zero_optimization\": {\"stage\": 2, \"mics_shard_size\": 3}",
+        "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 3}"}) {
     EXPECT_FALSE(check_trainable(load(members)).ok()) << members;
+  }
+}
+
+TEST(Trainable, MicsWorksWhereTheWarningsSaySo) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const LoadResult loaded = load(
+        concat("\"optimizer\": {\"type\": \"Adam\"}, \"zero_optimization\": {\"stage\": ", stage,
+               ", \"mics_shard_size\": 4}"));
+    bool without_effect = false;
+    for (const ConfigMessage& warning : loaded.warnings)
+      without_effect |= warning.message.find("mics_shard_size") != std::string::npos;
+    EXPECT_EQ(without_effect, stage == 0) << stage;
+    EXPECT_TRUE(check_trainable(loaded).ok());
   }
 }
 
