@@ -1,6 +1,7 @@
 #include "zero3d/device/cpu/arena_resource.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 
@@ -26,10 +27,20 @@ void* map_range(std::size_t bytes) {
   return data == MAP_FAILED ? nullptr : data;
 }
 
+/// Whose limit it is, and how to raise it.
+std::string limit_on_address_space() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return concat("the process may have ", format_bytes(static_cast<std::int64_t>(limit.rlim_cur)),
+                  " in all (ulimit -v); raise that");
+  }
+  return "look at vm.overcommit_memory and the memory limit of the container";
+}
+
 }  // namespace
 
-ArenaResource::ArenaResource(std::size_t reserve_bytes)
-    : reserve_bytes_(round_up(reserve_bytes, kHugePage)) {}
+ArenaResource::ArenaResource(std::size_t piece_bytes)
+    : piece_bytes_(round_up(piece_bytes, kHugePage)) {}
 
 ArenaResource::~ArenaResource() {
   for (const Range& range : ranges_) munmap(reinterpret_cast<void*>(range.begin), range.bytes);
@@ -99,23 +110,20 @@ std::uintptr_t ArenaResource::take(std::size_t bytes, std::size_t alignment) {
 
 void ArenaResource::reserve(std::size_t bytes) {
   const std::size_t least = round_up(bytes + kPage, kHugePage);
-  std::size_t size = std::max(reserve_bytes_, least);
+  std::size_t size = std::max({piece_bytes_, std::min(reserved(), kLargestPiece), least});
   void* data = map_range(size);
-  while (data == nullptr && size > least) {  // a limit on address space
-    size = std::max(least, round_up(size / 2, kHugePage));
-    data = map_range(size);
-  }
+  if (data == nullptr) data = map_range(size = least);
   if (data == nullptr) {
     throw OutOfMemory(
         static_cast<std::int64_t>(bytes), "address space",
-        concat("the system refused to reserve ", least,
-               " bytes of address space; look at ulimit -v and vm.overcommit_memory"));
+        concat("the system refused ", format_bytes(static_cast<std::int64_t>(least)),
+               " of address space, beside ", format_bytes(static_cast<std::int64_t>(reserved())),
+               " that this arena has: ", limit_on_address_space()));
   }
   // Large pages where much memory is used; a small device would pay for zeroing its first one. A
   // refusal costs speed only.
-  if (size > kSmallUse) {
-    madvise(static_cast<std::byte*>(data) + kSmallUse, size - kSmallUse, MADV_HUGEPAGE);
-  }
+  const std::size_t small = ranges_.empty() ? kSmallUse : 0;
+  if (size > small) madvise(static_cast<std::byte*>(data) + small, size - small, MADV_HUGEPAGE);
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
   ranges_.push_back({begin, size, begin});
   add_free(begin, size);
@@ -158,6 +166,17 @@ bool ArenaResource::contains(const void* data) const {
   return std::any_of(ranges_.begin(), ranges_.end(), [address](const Range& each) {
     return address >= each.begin && address < each.begin + each.bytes;
   });
+}
+
+std::size_t ArenaResource::reserved() const {
+  std::size_t bytes = 0;
+  for (const Range& range : ranges_) bytes += range.bytes;
+  return bytes;
+}
+
+std::size_t ArenaResource::reserved_bytes() const {
+  std::lock_guard lock(mutex_);
+  return reserved();
 }
 
 std::size_t ArenaResource::free_blocks() const {

@@ -23,9 +23,12 @@ class ArenaResource final : public MemoryResource {
   /// From this size on blocks start at a page, as direct I/O wants them.
   static constexpr std::size_t kPageBlock = std::size_t{64} << 10;
   static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 
-  /// Address space is reserved in pieces of `reserve_bytes` (or of one larger block).
-  explicit ArenaResource(std::size_t reserve_bytes);
+  /// Address space is reserved in pieces: the first of `piece_bytes`, each further one of as much
+  /// as all before it, at most kLargestPiece (or of one larger block). Others need address space
+  /// too, and it may be limited.
+  explicit ArenaResource(std::size_t piece_bytes = std::size_t{64} << 20);
   ~ArenaResource() override;
 
   void* allocate(std::size_t bytes) override;
@@ -36,6 +39,7 @@ class ArenaResource final : public MemoryResource {
 
   /// Free blocks, each bordered by blocks in use or the end of a reserved range; for tests.
   std::size_t free_blocks() const;
+  std::size_t reserved_bytes() const;
   /// The bytes between the first and the highest byte ever handed out, over all ranges.
   std::size_t touched_bytes() const;
 
@@ -48,6 +52,7 @@ class ArenaResource final : public MemoryResource {
 
   std::uintptr_t take(std::size_t bytes, std::size_t alignment);  ///< 0 when nothing fits.
   void reserve(std::size_t bytes);
+  std::size_t reserved() const;
   using FreeBlock = std::map<std::uintptr_t, std::size_t>::iterator;
   void add_free(std::uintptr_t begin, std::size_t bytes);
   /// Moves an end of a free block; without allocating, which its caller may have no way to report.
@@ -55,7 +60,7 @@ class ArenaResource final : public MemoryResource {
   void remove_free(FreeBlock block);
   Range* range_of(std::uintptr_t address);
 
-  const std::size_t reserve_bytes_;
+  const std::size_t piece_bytes_;
   mutable std::mutex mutex_;
   std::vector<Range> ranges_;
   std::map<std::uintptr_t, std::size_t> free_;                ///< By address.

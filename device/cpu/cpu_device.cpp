@@ -16,14 +16,6 @@ namespace {
 
 constexpr std::int64_t kCopyGrain = std::int64_t{1} << 20;
 
-/// Address space costs nothing, so a reserved piece leaves room for fragments.
-std::size_t reserve_bytes(std::int64_t budget) {
-  constexpr std::int64_t kMost = std::int64_t{64} << 30;
-  constexpr std::int64_t kLeast = std::int64_t{64} << 20;
-  if (budget == TrackingResource::kUnlimited || budget > kMost / 2) return kMost;
-  return static_cast<std::size_t>(std::max(kLeast, 2 * budget));
-}
-
 std::string memory_name(Tier tier, int rank) { return concat(name_of(tier), " of rank ", rank); }
 
 class CpuDevice final : public Device {
@@ -61,9 +53,7 @@ class CpuDevice final : public Device {
 CpuDevice::CpuDevice(const CpuDeviceOptions& options)
     : options_(options),
       checker_(options.check_hazards ? std::make_unique<HazardChecker>(description()) : nullptr),
-      arena_(reserve_bytes(options.budget_bytes)),
       bounds_(arena_),
-      host_arena_(reserve_bytes(TrackingResource::kUnlimited)),
       poison_(options.poison_on_free && checker_ != nullptr
                   ? std::make_unique<PoisonResource>(arena_, *checker_)
                   : nullptr),

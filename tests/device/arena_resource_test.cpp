@@ -93,6 +93,16 @@ TEST(ArenaResource, GrowsPastItsFirstRange) {
   arena.deallocate(large, std::size_t{20} << 20);
 }
 
+TEST(ArenaResource, ReservesAsMuchAsItHasAlready) {
+  ArenaResource arena(kReserve);
+  std::size_t used = 0;
+  for (int i = 0; i < 200; ++i) {
+    arena.allocate(std::size_t{10} << 20);
+    used += std::size_t{10} << 20;
+    EXPECT_LE(arena.reserved_bytes(), std::max(kReserve, 2 * used + kReserve));
+  }
+}
+
 TEST(ArenaResource, RefusesWhatNoAddressSpaceHolds) {
   ArenaResource arena(kReserve);
   EXPECT_THROW(arena.allocate(std::size_t{1} << 62), OutOfMemory);

@@ -1,5 +1,11 @@
 // The device contract on every way a CPU device can run.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
 
 #include "zero3d/tests/contract/device_contract.h"
 #include "zero3d/tests/contract/memory_contract.h"
@@ -57,6 +63,39 @@ TEST(CpuDevice, PinnedAndPageableMemoryShareABudget) {
   }
   pinned.reset();
   const Buffer more(device->memory(Tier::pageable), kNoStream, 800, Category::other);
+}
+
+std::size_t address_space() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// Streams' stacks, other ranks' devices and everybody's malloc need address space too.
+TEST(CpuDevice, LeavesALimitedAddressSpaceToOthers) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limit{address_space() + 1024 * kMiB, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  std::string refusal;
+  void* other = MAP_FAILED;
+  {
+    const auto first = make_cpu_device({}), second = make_cpu_device({});
+    for (Device* device : {first.get(), second.get()})
+      for (const Tier tier : {Tier::device, Tier::pinned})
+        Buffer(device->memory(tier), kNoStream, kMiB, Category::other);
+    other = mmap(nullptr, 512 * kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (other != MAP_FAILED) munmap(other, 512 * kMiB);
+    try {
+      Buffer(first->memory(), kNoStream, 2048 * kMiB, Category::other);
+    } catch (const OutOfMemory& error) {
+      refusal = error.what();
+    }
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_NE(other, MAP_FAILED);
+  EXPECT_NE(refusal.find("ulimit -v"), std::string::npos) << refusal;
 }
 
 }  // namespace

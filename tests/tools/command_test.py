@@ -72,6 +72,10 @@ class Ranks(CommandTest):
             processes = self.metrics(config=config, ranks_under_mpi=4, steps=3)
             self.assertEqual(without_times(threads), without_times(processes))
 
+    def test_a_limited_address_space_is_no_matter(self):
+        limited = ["sh", "-c", 'ulimit -v 4194304; exec "$@"', "sh"]
+        self.succeed(self.train_arguments(ranks=2), launcher=limited)
+
     def test_threads_of_a_rank_change_no_bit(self):
         config = self.config(bf16={"enabled": True}, zero_optimization={"stage": 1})
         self.assertEqual(without_times(self.metrics(config=config, ranks=2, threads=1)),
