@@ -72,6 +72,10 @@ void add_run(CLI::App& command, TrainRequest& request) {
   add("--seed", request.seed, "N", "Of initial weights, dropout, shuffling and sampling")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
+  add("--comm-timeout", request.comm_timeout, "SECONDS",
+      "End the run when ranks have waited this long for one of them; a tenth of it is told")
+      ->check(real_number(0.001))
+      ->capture_default_str();
   add("--max-skipped-steps", request.max_skipped_steps, "N",
       "End the run after this many skipped steps in a row")
       ->check(int_number(1))

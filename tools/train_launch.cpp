@@ -1,11 +1,14 @@
 #include "train_launch.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <optional>
 #include <sstream>
 
 #include "command.h"
+#include "train_facts.h"
 #include "train_plan.h"
 #include "train_run.h"
 #include "zero3d/core/error.h"
@@ -18,32 +21,12 @@
 namespace zero3d::tools {
 namespace {
 
-/// Name and value in turn, a line each.
-std::string facts_text(const TrainPlan& plan) {
-  std::string text;
-  for (const PlanFact& fact : common_facts(plan)) text += concat(fact.name, "\n", fact.value, "\n");
-  return text;
-}
+/// How long ranks wait for each other once one of them has failed.
+constexpr std::chrono::milliseconds kFarewell{10'000};
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-/// "" when the ranks agree; `all` holds each rank's facts.
-std::string find_disagreement(const std::vector<std::string>& all) {
-  const std::vector<std::string> first = lines_of(all.front());
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::vector<std::string> lines = lines_of(all[rank]);
-    for (std::size_t i = 0; i + 1 < first.size() && i + 1 < lines.size(); i += 2) {
-      if (lines[i + 1] == first[i + 1]) continue;
-      return concat("rank ", rank, " disagrees with rank 0 about ", first[i], ": ", lines[i + 1],
-                    " and ", first[i + 1], "; start every rank with the same options and files");
-    }
-  }
-  return "";
+std::chrono::milliseconds timeout_of(const TrainRequest& request) {
+  return std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::min(request.comm_timeout, 1e9) * 1000));
 }
 
 struct Failure {
@@ -66,39 +49,64 @@ std::optional<Failure> first_failure(Communicator& world, const std::string& mes
 void end_together(Communicator& world, const std::optional<Failure>& failure) {
   if (!failure) return;
   if (failure->rank == world.rank()) std::cerr << "zero3d: " << failure->message << std::endl;
-  world.exchange("");
+  try {
+    world.exchange("");
+  } catch (const CommError&) {  // who does not come does not tell either
+  }
   throw ExitStatus{1};
 }
 
 /// Every rank's own plan, or its failure, or where they disagree: the same on all ranks.
 std::optional<Failure> plan_together(Communicator& world, const TrainRequest& request,
                                      const Share& share, std::optional<TrainPlan>& plan) {
-  std::string failure;
+  std::string failure, facts;
   try {
     plan = make_plan(request, world.size(), world.rank() == 0, share);
+    facts = describe_facts(*plan);
   } catch (const std::exception& error) {
     failure = describe(error);
   }
   if (auto first = first_failure(world, failure)) return first;
-  const std::string disagreement = find_disagreement(world.exchange(facts_text(*plan)));
+  const std::string disagreement = find_disagreement(world.exchange(facts));
   if (!disagreement.empty()) return Failure{0, disagreement};
   return std::nullopt;
 }
 
-/// The ranks meet again at the end, on a world of their own that no failure has ended: the first
-/// that failed by its own doing says so, before MPI ends them all.
-void run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
+/// Where not all ranks answer, each tells for itself what ended it.
+[[noreturn]] void end_alone(const std::string& message) {
+  std::cerr << "zero3d: " << message << std::endl;
+  throw ExitStatus{1};
+}
+
+MpiCommOptions comm_options(const TrainRequest& request) {
   MpiCommOptions options;
+  options.timeout = timeout_of(request);
   options.log_failures = false;
+  return options;
+}
+
+/// The ranks meet again at the end, on a world of their own that no failure has ended: the first
+/// that failed by its own doing says so, before MPI ends them all. After a failure they meet soon
+/// or not at all, since who is missing in one world is missing in the other too.
+void run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
+  const MpiCommOptions options = comm_options(plan.request);
   const std::unique_ptr<Communicator> world = make_mpi_world(options);
-  std::string failure;
+  std::string failure, what_ended_us;
   try {
     fail_together(*world, [&] { train_rank(plan, *world, share); });
-  } catch (const CommAborted&) {  // the rank it happened on tells of it
+  } catch (const CommAborted& error) {  // the rank it happened on tells of it
+    what_ended_us = error.what();
   } catch (const std::exception& error) {
-    failure = describe(error);
+    failure = what_ended_us = describe(error);
   }
-  end_together(meeting, first_failure(meeting, failure));
+  if (!what_ended_us.empty()) meeting.set_timeout(std::min(options.timeout, kFarewell));
+  std::optional<Failure> first;
+  try {
+    first = first_failure(meeting, failure);
+  } catch (const CommError& error) {
+    end_alone(what_ended_us.empty() ? std::string(error.what()) : what_ended_us);
+  }
+  end_together(meeting, first);
 }
 
 /// The spans of all processes come to rank 0's tracer; ranks of one machine share a clock.
@@ -128,21 +136,30 @@ void write_trace(const TrainPlan& plan) {
 
 void run_under_mpi(const TrainRequest& request) {
   MpiSession session;
-  const std::unique_ptr<Communicator> meeting = make_mpi_world();
+  const std::unique_ptr<Communicator> meeting = make_mpi_world(comm_options(request));
   set_log_rank(meeting->rank());
-  const Share share = find_share(*meeting, read_allowed_cpus());
   std::optional<TrainPlan> plan;
-  end_together(*meeting, plan_together(*meeting, request, share, plan));
-  run_together(*plan, share, *meeting);
-  collect_spans(*meeting);
+  try {
+    const Share share = find_share(*meeting, read_allowed_cpus());
+    end_together(*meeting, plan_together(*meeting, request, share, plan));
+    run_together(*plan, share, *meeting);
+    collect_spans(*meeting);
+  } catch (const CommError& error) {  // of the meeting
+    end_alone(error.what());
+  }
   write_trace(*plan);
 }
 
 void run_as_threads(const TrainRequest& request) {
   const TrainPlan plan = make_plan(request, request.ranks, true, {0, request.ranks});
-  run_ranks(request.ranks, [&](Communicator& world) {
-    train_rank(plan, world, {world.rank(), world.size()});
-  });
+  ThreadCommOptions options;
+  options.timeout = timeout_of(request);
+  run_ranks(
+      request.ranks,
+      [&](Communicator& world) {
+        train_rank(plan, world, {world.rank(), world.size()});
+      },
+      options);
   write_trace(plan);
 }
 

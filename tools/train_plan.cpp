@@ -175,19 +175,6 @@ std::int64_t resident_bytes() {
   return in >> pages >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
-/// Line breaks and tabs as blanks.
-std::string one_line(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
-  return text;
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += concat("'", part, "' ");
-  return text;
-}
-
 }  // namespace
 
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share) {
@@ -216,31 +203,6 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   require_descriptors();
   plan.resident_bytes = resident_bytes();
   return plan;
-}
-
-std::vector<PlanFact> common_facts(const TrainPlan& plan) {
-  const TrainRequest& request = plan.request;
-  std::vector<PlanFact> facts;
-  const auto add = [&facts](const char* name, const auto& value) {
-    facts.push_back({name, one_line(concat(value))});
-  };
-  add("the configuration (--config and its options)", config_fingerprint(plan.loaded.config));
-  add("the model (--model)", to_config_json(plan.model, DType::f32));
-  add("the tokens of --data", plan.data->tokens().tokens());
-  add("the tokens of --eval-data", plan.eval_data ? plan.eval_data->tokens().tokens() : 0);
-  add("--seq-len", plan.sequence_length);
-  add("--steps", request.steps);
-  add("--order", request.order);
-  add("--seed", request.seed);
-  add("--freeze", joined(request.freeze));
-  add("--no-decay", joined(request.no_decay));
-  add("--eval-interval", request.eval_interval);
-  add("--export", request.export_folder.empty() ? "absent" : "given");
-  add("--generate", request.generate);
-  add("--generate-tokens", request.generate_tokens);
-  add("--max-skipped-steps", request.max_skipped_steps);
-  add("--reduce-each-micro-batch", request.reduce_each_micro_batch);
-  return facts;
 }
 
 }  // namespace zero3d::tools

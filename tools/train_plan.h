@@ -46,11 +46,4 @@ struct TrainPlan {
 /// same CPUs.
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share);
 
-/// What must be the same on every rank.
-struct PlanFact {
-  std::string name;
-  std::string value;
-};
-std::vector<PlanFact> common_facts(const TrainPlan& plan);
-
 }  // namespace zero3d::tools

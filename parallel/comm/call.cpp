@@ -208,6 +208,12 @@ SplitResult split_members(const std::vector<std::string>& values, int rank) {
   return result;
 }
 
+std::string describe_wait(int rank, std::chrono::milliseconds waited, const std::string& operation,
+                          const std::string& missing) {
+  return concat("rank ", rank, " has waited ", std::chrono::duration<double>(waited).count(),
+                " s in ", operation, " for ", missing);
+}
+
 std::string describe_ranks(std::span<const int> world_ranks) {
   const std::size_t n = world_ranks.size();
   if (n == 1) return concat("group of rank ", world_ranks[0]);

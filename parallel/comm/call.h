@@ -2,6 +2,7 @@
 // the byte ranges it touches. Shared by all communicators, internal to them.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,6 +71,12 @@ struct SplitResult {
   int rank = 0;
 };
 SplitResult split_members(const std::vector<std::string>& values, int rank);
+
+/// A wait that has taken this part of its limit is worth a line in the log.
+constexpr int kWaitToTell = 10;
+/// "rank 0 has waited 30 s in all_gather on group of ranks 0-1 for rank 1".
+std::string describe_wait(int rank, std::chrono::milliseconds waited, const std::string& operation,
+                          const std::string& missing);
 
 /// "group of ranks 0-3", "group of ranks 0, 2".
 std::string describe_ranks(std::span<const int> world_ranks);

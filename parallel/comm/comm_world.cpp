@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "zero3d/core/error.h"
-#include "zero3d/core/text.h"
+#include "zero3d/core/log.h"
+#include "zero3d/parallel/comm/call.h"
 
 namespace zero3d::detail {
 
@@ -26,6 +27,14 @@ void CommWorld::fail(int rank, const std::exception_ptr& cause) noexcept {
   for (WaitingRoom* room : rooms_) room->end_waits();
 }
 
+void CommWorld::set_timeout(std::chrono::milliseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    timeout_ = timeout;
+  }
+  ending_.notify_all();
+}
+
 void CommWorld::add(WaitingRoom* room) {
   const std::lock_guard lock(mutex_);
   rooms_.insert(room);
@@ -37,26 +46,31 @@ void CommWorld::remove(WaitingRoom* room) {
 }
 
 void CommWorld::watch() {
-  const auto period = std::max(timeout_ / 8, std::chrono::milliseconds(1));
   std::unique_lock lock(mutex_);
+  Clock::time_point told;  // of the wait that the log knows of: when it began
   while (!ended_ && !failure_.happened()) {
+    const auto period = std::max(timeout_ / 4 / kWaitToTell, std::chrono::milliseconds(1));
     // The system clock: ThreadSanitizer does not know the condition variable's steady-clock wait.
     ending_.wait_until(lock, std::chrono::system_clock::now() + period);
     if (ended_) return;
-    const auto late = find_late();
-    if (!late) continue;
-    lock.unlock();
-    const std::string message = concat(late->operation, ": rank ", late->rank, " waited ",
-                                       timeout_.count(), " ms for ", late->missing);
-    fail(late->rank, std::make_exception_ptr(CommError(late->rank, late->operation, message)));
-    lock.lock();
+    const std::chrono::milliseconds limit = timeout_;
+    if (const auto late = find_late(limit)) {
+      lock.unlock();
+      fail(late->rank, std::make_exception_ptr(CommError(
+                           late->rank, late->operation,
+                           describe_wait(late->rank, limit, late->operation, late->missing))));
+      lock.lock();
+    } else if (const auto slow = find_late(limit / kWaitToTell); slow && slow->since != told) {
+      told = slow->since;
+      log_warning(describe_wait(slow->rank, limit / kWaitToTell, slow->operation, slow->missing));
+    }
   }
 }
 
-std::optional<WaitingRoom::Late> CommWorld::find_late() {
-  const Clock::time_point limit = Clock::now() - timeout_;
+std::optional<WaitingRoom::Late> CommWorld::find_late(std::chrono::milliseconds limit) {
+  const Clock::time_point begun = Clock::now() - limit;
   for (WaitingRoom* room : rooms_)
-    if (auto late = room->late(limit)) return late;
+    if (auto late = room->late(begun)) return late;
   return std::nullopt;
 }
 

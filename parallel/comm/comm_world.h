@@ -29,6 +29,7 @@ class WaitingRoom {
     int rank = 0;  ///< In the world.
     std::string operation;
     std::string missing;
+    Clock::time_point since;
   };
   virtual std::optional<Late> late(Clock::time_point limit) = 0;
 };
@@ -44,16 +45,17 @@ class CommWorld {
   /// The first call wins and ends every wait. `rank` is the world rank it happened on.
   void fail(int rank, const std::exception_ptr& cause) noexcept;
 
+  void set_timeout(std::chrono::milliseconds timeout);
   void add(WaitingRoom* room);
   void remove(WaitingRoom* room);
 
  private:
   void watch();
-  std::optional<WaitingRoom::Late> find_late();
+  std::optional<WaitingRoom::Late> find_late(std::chrono::milliseconds limit);
 
-  const std::chrono::milliseconds timeout_;
   FirstFailure failure_;
   std::mutex mutex_;  ///< Taken before any room's.
+  std::chrono::milliseconds timeout_;
   std::set<WaitingRoom*> rooms_;
   std::condition_variable ending_;
   bool ended_ = false;

@@ -4,6 +4,7 @@
 // but NCCL.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -90,6 +91,10 @@ class Communicator {
   virtual void fail(const std::exception_ptr& cause) noexcept = 0;
   /// Throws the world's first failure if there is one.
   virtual void check() = 0;
+  /// A rank that waits longer fails the world and names who is missing; a tenth of it is worth a
+  /// line in the log. Holds for all groups of the world, waits that have begun included; where
+  /// ranks are processes, on this one.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 };
 
 /// A group of one: copies and roundings, no communication.

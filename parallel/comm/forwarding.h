@@ -43,6 +43,7 @@ class ForwardingCommunicator : public Communicator {
   }
   void fail(const std::exception_ptr& cause) noexcept override { inner_->fail(cause); }
   void check() override { inner_->check(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
 
  protected:
   const std::shared_ptr<Communicator> inner_;

@@ -81,6 +81,9 @@ class MpiCommunicator final : public Communicator {
 
   void fail(const std::exception_ptr& cause) noexcept override { group_->world().fail(cause); }
   void check() override { group_->world().check(); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    group_->world().set_timeout(timeout);
+  }
 
  private:
   /// Agreement and progress both take place in the stream's task: MPI needs a thread for them.

@@ -38,8 +38,7 @@ class MpiSession {
 };
 
 struct MpiCommOptions {
-  std::chrono::milliseconds timeout{
-      300000};  ///< A rank that waits longer fails the world and names who is missing.
+  std::chrono::milliseconds timeout{300000};  ///< Communicator::set_timeout.
   /// Compares the ranks' operations, as threads always do: one small exchange more for each, on its
   /// stream.
   bool check = checks_by_default();

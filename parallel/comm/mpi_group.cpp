@@ -302,7 +302,7 @@ std::vector<std::string> MpiGroup::exchange(const std::string& value, MpiChannel
 }
 
 void MpiGroup::compare(const std::string& line, MpiChannel channel) {
-  const std::string wrong = mismatch(exchange(line, channel, "comparison"));
+  const std::string wrong = mismatch(exchange(line, channel, line.c_str()));
   if (!wrong.empty()) world_->fail("comparison", concat(description_, ": ", wrong));
 }
 

@@ -8,7 +8,7 @@
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
-#include "zero3d/parallel/comm/communicator.h"
+#include "zero3d/parallel/comm/call.h"
 
 namespace zero3d::detail {
 namespace {
@@ -201,14 +201,19 @@ bool MpiBatch::test() {
 }
 
 void MpiBatch::wait(const std::string& operation) {
-  const auto deadline = Clock::now() + world_.timeout();
+  const auto begun = Clock::now();
+  bool told = false;
   Backoff backoff;
   while (!test()) {
     if (backoff.time_to_look()) {
       world_.check();
-      if (Clock::now() > deadline)
-        world_.fail(operation, concat(operation, ": rank ", world_.rank(), " waited ",
-                                      world_.timeout().count(), " ms for ", unfinished_peers()));
+      const std::chrono::milliseconds limit = world_.timeout();
+      const auto waited = Clock::now() - begun;
+      if (waited > limit)
+        world_.fail(operation, describe_wait(world_.rank(), limit, operation, unfinished_peers()));
+      if (waited > limit / kWaitToTell && !std::exchange(told, true))
+        log_warning(
+            describe_wait(world_.rank(), limit / kWaitToTell, operation, unfinished_peers()));
     }
     backoff.pause();
   }

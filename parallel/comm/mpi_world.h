@@ -34,7 +34,8 @@ class MpiWorld {
   MPI_Comm comm() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
+  std::chrono::milliseconds timeout() const { return timeout_.load(); }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   bool compares() const { return compares_; }
 
   /// The first call wins on this process; logs the cause if asked to, then sends its words to all
@@ -65,7 +66,7 @@ class MpiWorld {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
-  const std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   const bool log_failures_;
   const bool compares_;
   FirstFailure failure_;

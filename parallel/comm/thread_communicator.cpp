@@ -243,6 +243,9 @@ class ThreadCommunicator final : public Communicator {
 
   void fail(const std::exception_ptr& cause) noexcept override { group_->fail(rank_, cause); }
   void check() override { group_->check(rank_); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    group_->world().set_timeout(timeout);
+  }
 
  private:
   const std::string& name() const { return group_->description(); }

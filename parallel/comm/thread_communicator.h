@@ -13,8 +13,7 @@
 namespace zero3d {
 
 struct ThreadCommOptions {
-  std::chrono::milliseconds timeout{
-      300000};  ///< A rank that waits longer fails the world and names who is missing.
+  std::chrono::milliseconds timeout{300000};  ///< Communicator::set_timeout.
 };
 
 /// One communicator per rank, rank order; each may then be used from its own thread. A rank whose

@@ -266,14 +266,15 @@ std::optional<WaitingRoom::Late> ThreadGroup::late(Clock::time_point limit) {
         if (!meeting->members[r].arrived)
           missing += concat(missing.empty() ? "rank " : ", rank ", members_[r]);
       const char* operation = meeting->members[index(point.first)].call.operation;
-      return Late{world_rank(point.first), concat(operation, " on ", description_), missing};
+      return Late{world_rank(point.first), concat(operation, " on ", description_), missing,
+                  point.since};
     }
   }
   for (const auto& [ends, channel] : channels_)
     for (const auto& message : channel.open)
       if (is_late(message->arrival) && !message->direct)
         return Late{world_rank(ends.second), "recv",
-                    concat("a message from rank ", world_rank(ends.first))};
+                    concat("a message from rank ", world_rank(ends.first)), message->arrival.since};
   return std::nullopt;
 }
 

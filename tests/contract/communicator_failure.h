@@ -8,6 +8,7 @@
 
 #include "zero3d/core/trace.h"
 #include "zero3d/tests/contract/communicator_contract.h"
+#include "zero3d/tests/support/log_capture.h"
 
 namespace zero3d::contract {
 
@@ -137,6 +138,26 @@ TEST_P(CommunicatorContract, WhatAStreamFailedOfIsTheCauseOnEveryRank) {
                    EXPECT_EQ(failure_of(r, failing, [&] { r.comm.exchange("x"); }), cause);
                    r.comm.check();
                  });
+}
+
+TEST_P(CommunicatorContract, ALongWaitIsToldByItsOperationAndWhoIsMissing) {
+  if (size() == 1) GTEST_SKIP() << "no peer";
+  const test::LogCapture log;
+  run([&](Rank& r) {
+    const int late = size() - 1;
+    r.comm.set_timeout(std::chrono::seconds(6));
+    r.comm.exchange("all here");
+    if (r.comm.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    r.comm.barrier(r.stream);
+    r.stream.synchronize();
+    if (r.comm.rank() == late) return;
+    std::size_t told = 0;
+    for (const std::string& line : log.with("has waited 0.6 s in "))
+      if (line.find("barrier") != std::string::npos &&
+          line.find(concat("for rank ", late)) != std::string::npos)
+        ++told;
+    EXPECT_GE(told, 1u);
+  });
 }
 
 TEST_P(CommunicatorContract, WorkOfAllFailsTogether) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <stdexcept>
 
 #include "zero3d/parallel/comm/decorators.h"
@@ -122,14 +123,16 @@ TEST(RunRanks, ARankThatEndsEarlyEndsThoseWhoWaitForIt) {
 
 TEST(ThreadCommunicator, ATimeoutNamesWhoIsMissing) {
   for (const bool on_stream : {false, true}) {
-    auto ranks = make_thread_communicators(4, options(100));
+    auto ranks = make_thread_communicators(4, options(1000));
     std::vector<std::thread> threads;
+    std::latch all_here(3);
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == 2) continue;
       threads.emplace_back([&, rank] {
         Communicator& comm = *ranks[static_cast<std::size_t>(rank)];
         const auto device = make_cpu_device({});
         const auto stream = device->create_stream("comm");
+        all_here.arrive_and_wait();
         try {
           if (on_stream) {
             comm.barrier(*stream);

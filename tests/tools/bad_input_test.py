@@ -316,6 +316,20 @@ class Agreement(Refusal):
         self.disagree("--freeze", first={}, second={"freeze": "norm"})
         self.disagree("--model", first={}, second={"model": "llama-tied-rope3"})
 
+    def test_ranks_with_other_outputs(self):
+        for option in ("trace", "metrics", "export"):
+            self.disagree(f"--{option}", "absent", "given", first={option: self.folder / option}, second={})
+        self.disagree("--temperature", first={"generate": "a", "temperature": 0}, second={"generate": "a", "temperature": 1})
+
+    def test_ranks_with_other_contents_of_files(self):
+        other = bytearray((RUNS / "tokens-257.u16").read_bytes())
+        other[0], other[1] = other[2], other[3]
+        tokens = self.folder / "other.u16"
+        tokens.write_bytes(other)
+        self.disagree("the tokens of --data", first={}, second={"data": tokens})
+        self.disagree("the tokens of --eval-data", first={"eval_data": tokens}, second={"eval_data": RUNS / "tokens-257.u16"})
+        self.disagree("the weights", "drawn", first={}, second={"from_scratch": True})
+
     def test_a_file_that_only_one_rank_lacks(self):
         self.disagree("nowhere.u16", first={}, second={"data": self.folder / "nowhere.u16"})
 
