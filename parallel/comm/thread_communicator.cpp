@@ -113,6 +113,11 @@ class Passage {
   Passage& operator=(const Passage&) = delete;
   ~Passage() {
     while (point_ < points_) pass();
+    if (group_->size() > 1) return;
+    // Nobody waits for it, but the world must know of a stream that failed.
+    stream_.then([group = group_, rank = rank_](const std::exception_ptr& error) {
+      if (error) group->fail(rank, error);
+    });
   }
 
   /// What follows on the stream comes after what all ranks did before.

@@ -118,7 +118,6 @@ TEST_P(CommunicatorContract, AFailureReachesGroupsSplitFromTheWorld) {
 }
 
 TEST_P(CommunicatorContract, WhatAStreamFailedOfIsTheCauseOnEveryRank) {
-  if (size() == 1) GTEST_SKIP() << "no peer";
   const int failing = size() / 2;
   run_to_failure([&](const Body& body) { run(body); },
                  [&](Rank& r) {
