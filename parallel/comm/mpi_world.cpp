@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kFailureTag = 0;
 constexpr std::size_t kReasonBytes = 2000;    // small enough that MPI sends it at once
+constexpr std::chrono::seconds kFarewell{1};  // for what is under way when a world fails
 constexpr std::size_t kLargest = 256u << 20;  // MPI counts bytes in an int
 
 using Clock = std::chrono::steady_clock;
@@ -149,16 +150,20 @@ void MpiWorld::saw_group(int id) {
 }
 
 MpiBatch::~MpiBatch() {
-  // Only after an error. A receive is cancelled, since its memory is about to go; a send cannot be
-  // in MPI practice.
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (receives_[i]) MPI_Cancel(&requests_[i]);
-    int done = 0;
-    for (int poll = 0; receives_[i] && !done && poll < 1000; ++poll)
-      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
-    if (requests_[i] != MPI_REQUEST_NULL) MPI_Request_free(&requests_[i]);
-  }
+  // Only after an error; the memory is about to go. A receive is cancelled, a send cannot be in MPI
+  // practice. What sender and receiver have begun goes through while both are here; what nobody
+  // receives MPI does not read any more.
+  for (std::size_t i = 0; i < requests_.size(); ++i)
+    if (receives_[i] && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
+  const auto deadline = Clock::now() + kFarewell;
+  Backoff backoff;
+  int done = 0;
+  while (MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                     MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+         !done && Clock::now() < deadline)
+    backoff.pause();
+  for (MPI_Request& request : requests_)
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
 }
 
 void MpiBatch::receive(void* data, std::size_t bytes, int peer, int tag) {

@@ -76,7 +76,8 @@ class MpiWorld {
   std::list<Pending> sent_;  ///< Messages that MPI may still read from.
 };
 
-/// Receives and sends that are waited for together. Unfinished ones are cancelled when it ends.
+/// Receives and sends that are waited for together. Unfinished ones are cancelled when it ends, or
+/// given a moment to go through.
 class MpiBatch {
  public:
   explicit MpiBatch(MpiWorld& world) : world_(world) {}

@@ -99,6 +99,39 @@ TEST(MpiCommunicator, ATimeoutNamesWhoIsMissing) {
   }
 }
 
+/// Pieces of a large message are read as MPI makes progress, in whatever call that is: also after a
+/// failure has ended the operation, and its memory is gone.
+TEST(MpiCommunicator, AFailureLeavesNoMessageReadingMemoryThatIsGone) {
+  const int size = mpi_launch().size;
+  if (size == 1) GTEST_SKIP() << "no peer";
+  const auto meeting = make_mpi_world();
+  for (int round = 0; round < 10; ++round) {
+    MpiCommOptions quiet = options(false);
+    quiet.log_failures = false;
+    const auto world = make_mpi_world(quiet);
+    {
+      const auto device = make_cpu_device({});
+      const auto stream = device->create_stream("comm");
+      const std::int64_t piece = 1 << 19;
+      Data shard(*device, DType::f32, piece), full(*device, DType::f32, size * piece);
+      const GatherSegment segment{shard.view(), full.view()};
+      meeting->exchange("together");
+      EXPECT_THROW(
+          {
+            world->all_gather(*stream, {&segment, 1});
+            if (world->rank() == size - 1) {
+              std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+              world->fail(std::make_exception_ptr(std::runtime_error("disk on fire")));
+            }
+            stream->synchronize();
+            for (;;) world->exchange("until it fails");
+          },
+          std::exception);
+    }
+    for (int i = 0; i < 20; ++i) meeting->exchange("MPI makes progress");
+  }
+}
+
 TEST(MpiLaunch, ReadsTheEnvironmentOfLaunchers) {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (size == nullptr) GTEST_SKIP() << "not launched by OpenMPI";
