@@ -8,6 +8,16 @@ namespace zero3d::detail {
 bool FirstFailure::set(int rank, const std::exception_ptr& cause) noexcept {
   const std::lock_guard lock(mutex_);
   if (happened()) return false;
+  keep(rank, cause);
+  return true;
+}
+
+void FirstFailure::settle(int rank, const std::exception_ptr& cause) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!happened() || rank < rank_) keep(rank, cause);
+}
+
+void FirstFailure::keep(int rank, const std::exception_ptr& cause) noexcept {
   rank_ = rank;
   cause_ = cause;
   try {
@@ -17,7 +27,6 @@ bool FirstFailure::set(int rank, const std::exception_ptr& cause) noexcept {
     echo_ = cause;  // out of memory for the words
   }
   happened_.store(true, std::memory_order_release);
-  return true;
 }
 
 void FirstFailure::check(int rank) const {

@@ -12,6 +12,10 @@ class FirstFailure {
  public:
   /// False, and nothing is kept, when there was one before.
   bool set(int rank, const std::exception_ptr& cause) noexcept;
+  /// As set(), but a lower rank's takes the place of a higher one's. Nobody may read meanwhile.
+  void settle(int rank, const std::exception_ptr& cause) noexcept;
+  /// Once it happened: where; -1 before.
+  int rank() const noexcept { return happened() ? rank_ : -1; }
   bool happened() const noexcept { return happened_.load(std::memory_order_acquire); }
 
   /// Once it happened: the cause as it was thrown.
@@ -22,8 +26,10 @@ class FirstFailure {
   void check(int rank) const;
 
  private:
+  void keep(int rank, const std::exception_ptr& cause) noexcept;
+
   std::mutex mutex_;
-  std::atomic<bool> happened_{false};  ///< What follows stays as it is from then on.
+  std::atomic<bool> happened_{false};  ///< What follows stays as it is from then on, but settle().
   int rank_ = -1;
   std::exception_ptr cause_;
   std::exception_ptr echo_;

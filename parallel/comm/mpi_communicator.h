@@ -50,7 +50,7 @@ struct MpiCommOptions {
 
 /// All processes as one world; collective. Each call makes a world with a failure of its own.
 /// fail() logs the cause, then tells the others, who see it in whatever wait of the world they are
-/// in or enter; what two ranks fail of at once is known to neither.
+/// in or enter. Of what two ranks fail of at once, the lower one's is the first.
 std::unique_ptr<Communicator> make_mpi_world(const MpiCommOptions& options = {});
 
 /// Runs body as this process's rank of a new world, by fail_together; let what it throws end the

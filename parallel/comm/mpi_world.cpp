@@ -14,9 +14,10 @@ namespace zero3d::detail {
 namespace {
 
 constexpr int kFailureTag = 0;
-constexpr std::size_t kReasonBytes = 2000;    // small enough that MPI sends it at once
-constexpr std::chrono::seconds kFarewell{1};  // for what is under way when a world fails
-constexpr std::size_t kLargest = 256u << 20;  // MPI counts bytes in an int
+constexpr std::size_t kReasonBytes = 2000;           // small enough that MPI sends it at once
+constexpr std::chrono::milliseconds kOnTheWay{100};  // word of a failure, between two processes
+constexpr std::chrono::seconds kFarewell{1};         // for what is under way when a world fails
+constexpr std::size_t kLargest = 256u << 20;         // MPI counts bytes in an int
 
 using Clock = std::chrono::steady_clock;
 
@@ -57,18 +58,21 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout, bool log_failures, bool co
 }
 
 MpiWorld::~MpiWorld() {
-  // A failed world keeps its MPI communicator: messages may still be under way in it.
-  if (failure_.happened()) return;
   const auto deadline = Clock::now() + std::chrono::seconds(10);
   Backoff backoff;
-  while (!reap_sent()) {
-    if (Clock::now() > deadline) return;
-    backoff.pause();
+  while (!reap_sent() && !failure_.happened() && Clock::now() < deadline) backoff.pause();
+  if (!failure_.happened() && sent_.empty()) {
+    MPI_Comm_free(&comm_);
+  } else {  // messages may still be under way: MPI keeps its communicator, and what it reads from
+    static_cast<void>(new std::list<Pending>(std::move(sent_)));
   }
-  MPI_Comm_free(&comm_);
 }
 
 void MpiWorld::fail(const std::exception_ptr& cause) noexcept {
+  try {
+    if (!failure_.happened()) poll_failure();
+  } catch (...) {  // then this one is the first that is known here
+  }
   if (!failure_.set(rank_, cause)) return;
   try {
     const std::string reason = message_of(cause);
@@ -89,24 +93,39 @@ void MpiWorld::fail(const std::string& operation, const std::string& message) {
   throw error;  // not reached: there is a failure
 }
 
-void MpiWorld::poll_failure() {
+/// Whether there was word of a failure.
+bool MpiWorld::poll_failure() {
   const std::lock_guard lock(poll_mutex_);
   int found = 0;
   MPI_Status status;
   check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kFailureTag, comm_, &found, &status), rank_, "MPI_Iprobe");
-  if (!found) return;
+  if (!found) return false;
   int length = 0;
   MPI_Get_count(&status, MPI_BYTE, &length);
   std::string reason(static_cast<std::size_t>(length), '\0');
   check_mpi(MPI_Recv(reason.data(), length, MPI_BYTE, status.MPI_SOURCE, kFailureTag, comm_,
                      MPI_STATUS_IGNORE),
             rank_, "MPI_Recv");
-  failure_.set(status.MPI_SOURCE,
-               std::make_exception_ptr(CommError(status.MPI_SOURCE, "failure", reason)));
+  const auto cause = std::make_exception_ptr(CommError(status.MPI_SOURCE, "failure", reason));
+  if (!settled_) failure_.settle(status.MPI_SOURCE, cause);
+  return true;
+}
+
+/// Of failures at once the lowest rank's is the first: before anybody reads it, a moment is given
+/// to word of a lower one that is on its way.
+void MpiWorld::settle() {
+  if (settled_) return;
+  const std::lock_guard lock(settle_mutex_);
+  const auto deadline = Clock::now() + kOnTheWay;
+  Backoff backoff;
+  while (!settled_ && failure_.rank() > 0 && Clock::now() < deadline)
+    if (!poll_failure()) backoff.pause();
+  settled_ = true;
 }
 
 void MpiWorld::check() {
-  if (!failure_.happened()) poll_failure();
+  if (!failure_.happened() && !poll_failure()) return;
+  settle();
   failure_.check(rank_);
 }
 

@@ -59,7 +59,8 @@ class MpiWorld {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  void poll_failure();
+  bool poll_failure();
+  void settle();
   void post(std::vector<std::byte> bytes, int peer, int tag);
   bool reap_sent();
 
@@ -72,6 +73,8 @@ class MpiWorld {
   FirstFailure failure_;
   std::atomic<int> next_group_{1};
   std::mutex poll_mutex_;
+  std::mutex settle_mutex_;
+  std::atomic<bool> settled_{false};  ///< From then on failure_ stays as it is.
   std::mutex sent_mutex_;
   std::list<Pending> sent_;  ///< Messages that MPI may still read from.
 };

@@ -132,6 +132,28 @@ TEST(MpiCommunicator, AFailureLeavesNoMessageReadingMemoryThatIsGone) {
   }
 }
 
+TEST(MpiCommunicator, OfFailuresAtOnceAllKnowTheSame) {
+  const auto meeting = make_mpi_world();
+  for (int round = 0; round < 20; ++round) {
+    MpiCommOptions quiet = options(false);
+    quiet.log_failures = false;
+    const auto world = make_mpi_world(quiet);
+    meeting->exchange("together");
+    if (world->rank() > 0 || world->size() == 1)
+      world->fail(std::make_exception_ptr(std::runtime_error("disk on fire")));
+    int failed = world->rank();
+    try {
+      for (;;) world->exchange("until it fails");
+    } catch (const CommAborted& error) {
+      failed = error.rank();
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "disk on fire");
+    }
+    for (const std::string& theirs : meeting->exchange(std::to_string(failed)))
+      EXPECT_EQ(theirs, std::to_string(failed)) << "round " << round;
+  }
+}
+
 TEST(MpiLaunch, ReadsTheEnvironmentOfLaunchers) {
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (size == nullptr) GTEST_SKIP() << "not launched by OpenMPI";
