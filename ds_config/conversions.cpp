@@ -145,17 +145,18 @@ Reader::Converted Reader::to_integer(const Stated& stated) {
       return refused(concat("write ", items[0].dump(), " without the brackets"));
     return refused(value.is_null() ? "remove the key for its default" : "");
   }
-  const double below = std::floor(*number);
-  if (*number != below) {
+  const double asked = number.value_or(0);  // is there, which g++ 12 does not see in every build
+  const double below = std::floor(asked);
+  if (asked != below) {
     const auto whole = static_cast<std::int64_t>(below);  // fits, since it has a fraction
     return refused(concat("it has a fraction: write ", whole, " or ", whole + 1));
   }
   constexpr double kLimit = 9223372036854775808.0;  // 2^63
-  if (!value.is_integer() && (*number >= kLimit || *number < -kLimit))
+  if (!value.is_integer() && (asked >= kLimit || asked < -kLimit))
     return refused("the largest integer is 9223372036854775807");
-  if (!field.range.contains(*number))
+  if (!field.range.contains(asked))
     return refused(value.is_string() ? "the number in it is out of that range" : "");
-  return value.is_integer() ? value : JsonValue(static_cast<std::int64_t>(*number));
+  return value.is_integer() ? value : JsonValue(static_cast<std::int64_t>(asked));
 }
 
 Reader::Converted Reader::to_number(const Stated& stated) {
