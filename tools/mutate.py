@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Proof that the tests bite: puts plausible faults into a copy of the tree, one at a time, and shows that a test fails.
 
-Two lists. The calls: every statement in engine/ that orders work (waits, records, releases, ...), deleted. The table,
+Two lists. The calls: every statement in engine/ and offload/ that orders work (waits, records, releases, ...), deleted. The table,
 tools/mutations.tsv: a file, a text that is in it once, what to write instead, and the tests that should notice. A text that is not
 there, or twice, ends the run: whoever changes such a line changes the table too.
 
@@ -75,7 +75,9 @@ def start_of_call(code, at):
 def find_calls():
     """Statements that are one call, perhaps behind a condition; where a value is used or a function declared is none."""
     found = []
-    for path in sorted((ROOT / "engine").rglob("*.[ch]*")):
+    for path in sorted(path for folder in ("engine", "offload") for path in (ROOT / folder).rglob("*.[ch]*")):
+        if path.name == "CMakeLists.txt":
+            continue
         code = without_comments(path.read_text())
         seen = collections.Counter()
         for match in re.finditer(r"\b(%s)\(" % ORDERING.replace(" ", "|"), code):
@@ -142,11 +144,11 @@ class Results:
 class Workshop:
     """The copy of the tree and its build, of the release preset, so that ccache knows all that is not mutated."""
 
-    def __init__(self, folder):
-        self.tree = folder / "tree"
-        self.build = self.tree / "build" / "release"
-        self.log = folder / "log"
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, tree):
+        self.tree = tree
+        self.build = tree / "build" / "release"
+        self.log = tree / "build" / "log"
+        self.build.mkdir(parents=True, exist_ok=True)
         files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
         for file in files.stdout.splitlines():
             self.restore(file)
@@ -205,7 +207,7 @@ def main():
     parser.add_argument("--shard", default="0/1", metavar="I/N")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time, each in a tree of its own")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "mutate")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build", help="of the trees and the results")
     parser.add_argument("pattern", nargs="?", default=".", help="of 'calls FILE: STATEMENT' and 'table FILE: TEXT -> TEXT'")
     options = parser.parse_args()
 
@@ -226,12 +228,12 @@ def main():
 
     deadline = time.monotonic() + options.seconds
     options.folder.mkdir(parents=True, exist_ok=True)
-    results = Results(options.folder / "results.tsv")
+    results = Results(options.folder / "mutate-results.tsv")
     wanted = [m for m in mutants if results.status.get(m.name) is None or (options.again and results.status[m.name] != "killed")]
     queue = collections.deque(wanted)
 
     def work(number):
-        workshop = Workshop(options.folder.resolve() / str(number))
+        workshop = Workshop(options.folder.resolve() / f"mutate-{number}")
         engine = [test for test in workshop.tests if test.startswith("engine_")]
         while queue and time.monotonic() < deadline:
             mutant = queue.popleft()

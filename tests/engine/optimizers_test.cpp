@@ -118,6 +118,34 @@ TEST_P(Optimizers, TheLossScaleChangesNoBit) {
   EXPECT_TRUE(one.at("matrix").states == scaled.at("matrix").states);
 }
 
+/// Without decay and bias correction a step is lr |p| / |d| of the direction d: where elements are
+/// equal, lr of the parameter itself, whatever its gradient.
+TEST(Lamb, MovesEachParameterByTheSameShareOfItself) {
+  const auto blocks = [](int) {
+    const auto parameter = [](const char* name, std::int64_t size, float value, float gradient) {
+      ProbeParameter made =
+          probe_parameter(name, Shape{size}, [gradient](const ProbeClock&) { return gradient; });
+      made.spec.initial = constant_values(value);
+      return made;
+    };
+    return std::vector<ProbeBlockSpec>{
+        {{parameter("small", 900, 0.5f, 3.0f), parameter("large", 1700, 4.0f, 0.125f)}},
+        {{parameter("negative", 2500, -2.0f, 1.0f)}}};
+  };
+  const Choice choice{"Lamb", R"("lr": 0.125, "bias_correction": false, "weight_decay": 0)"};
+  RunOptions options = probe_options(blocks, 4);
+  options.steps = 1;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult run = run_engine(json_of(choice, stage, 1), options);
+    for (const auto& [name, before] :
+         {std::pair{"small", 0.5f}, {"large", 4.0f}, {"negative", -2.0f}}) {
+      const float step = -0.125f * std::abs(before);  // against the gradient, which is positive
+      for (const float found : ParameterState::floats(run.state.at(name).value))
+        ASSERT_NEAR(found, before + step, 1e-6) << name << ", stage " << stage;
+    }
+  }
+}
+
 /// What a state begins with lies beside the master where there is one.
 TEST(Adagrad, BeginsWithItsInitialAccumulatorInEveryPrecision) {
   const Choice choice{"Adagrad", R"("lr": 0.5, "initial_accumulator_value": 3.0, "eps": 0)"};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "zero3d/core/text.h"
@@ -212,6 +213,26 @@ TEST(Masters, AndMomentsHaveTheDtypesAskedFor) {
       EXPECT_TRUE(
           same_state(first.state, run_engine(json_of(stage, choice.top, optimizer), options).state))
           << choice.top << stage;
+    }
+  }
+}
+
+TEST(Masters, AreWhatParametersAreRoundedFrom) {
+  RunOptions options = nano_options(nano_gpt2(true), 2, 1, 1);
+  const std::string optimizer = R"("type": "AdamW", "params": {"lr": 0.01})";
+  options.steps = 0;
+  const RunResult before = run_engine(json_of(0, R"(, "bf16": {"enabled": true})"), options);
+  options.steps = 2;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const RunResult run =
+        run_engine(json_of(stage, R"(, "bf16": {"enabled": true})", optimizer), options);
+    for (const auto& [name, state] : run.state) {
+      EXPECT_FALSE(state.value == before.state.at(name).value) << name << ", stage " << stage;
+      const std::vector<float> masters = ParameterState::floats(state.master);
+      std::vector<bf16> rounded;
+      for (const float master : masters) rounded.push_back(to_bf16(master));
+      ASSERT_EQ(state.value.size(), rounded.size() * sizeof(bf16));
+      EXPECT_EQ(std::memcmp(state.value.data(), rounded.data(), state.value.size()), 0) << name;
     }
   }
 }

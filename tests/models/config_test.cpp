@@ -70,6 +70,14 @@ TEST(ModelConfig, DefaultsAreTransformers) {
   EXPECT_EQ(qwen2.max_positions, 32768);
 }
 
+TEST(ModelConfig, EachDropoutHasAKeyOfItsOwn) {
+  const ModelConfig gpt2 =
+      parse(kGpt2, R"("embd_pdrop": 0.25, "attn_pdrop": 0.5, "resid_pdrop": 0.75)");
+  EXPECT_EQ(gpt2.embedding_dropout, 0.25);
+  EXPECT_EQ(gpt2.attention_dropout, 0.5);
+  EXPECT_EQ(gpt2.residual_dropout, 0.75);
+}
+
 TEST(ModelConfig, BothSpellingsOfRopeAndDtype) {
   const std::string llama3 = R"("factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32)";

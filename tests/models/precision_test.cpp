@@ -1,7 +1,10 @@
 // 16-bit runs stay close to fp32, and the number of threads changes no bit.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "zero3d/models/build.h"
+#include "zero3d/models/layers.h"
 #include "zero3d/tests/models/vectors.h"
 #include "zero3d/tests/support/block_harness.h"
 
@@ -68,6 +71,54 @@ TEST(Precision, SixteenBitsStayCloseToFp32) {
                   bound * (test::norm(gradient) + 0.01 * whole))
             << name << " " << name_of(dtype);
     }
+  }
+}
+
+/// residual + linear(x) of two inputs.
+class ProjectOnto final : public Block {
+ public:
+  ProjectOnto() { linear_ = declare_linear(list_, {.prefix = "linear", .in = 2, .out = 1}); }
+  std::string name() const override { return "project"; }
+  std::vector<ParameterSpec> parameters() const override { return list_.specs(); }
+  Values forward(BlockContext& context, Values inputs, Saved&) override {
+    Tensor y = context.allocate(inputs[1].shape());
+    linear_.forward(context, inputs[0], y, inputs[1]);
+    inputs.resize(1);
+    inputs[0] = std::move(y);
+    return inputs;
+  }
+  Values backward_inputs(BlockContext&, Values, Saved&) override { return {}; }
+  void backward_weights(BlockContext&, Saved&) override {}
+
+ private:
+  ParameterList list_;
+  Linear linear_;
+};
+
+class Projection final : public Module {
+ public:
+  Projection() { blocks_.push_back(std::make_unique<ProjectOnto>()); }
+  const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+/// As PyTorch: 1 + 2^-8 is 1 in bf16, with another 2^-8 as well; the exact sum 1 + 2^-7 is a bf16.
+TEST(Precision, AProductIsRoundedBeforeItsResidualIsAdded) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const float small = std::exp2f(-8);
+    const Projection module;
+    test::HarnessOptions options;
+    options.dtype = dtype;
+    test::BlockHarness harness(module, options);
+    harness.set_parameter("linear.weight", {1.0f, 1.0f});
+    Values inputs;
+    inputs.push_back(harness.upload({1.0f, small}, Shape{1, 2}, dtype));
+    inputs.push_back(harness.upload({small}, Shape{1, 1}, dtype));
+    const float expected = dtype == DType::f32 ? 1.0f + 2 * small : 1.0f;
+    EXPECT_EQ(harness.read(harness.forward(0, std::move(inputs))[0]), std::vector{expected})
+        << name_of(dtype);
   }
 }
 
