@@ -1,6 +1,8 @@
 # zero3d_layer(NAME SOURCES ... HEADERS ... [DEPENDS layers] [PRIVATE libraries])
 #   One static library per layer, with an include root of its own: <build>/include/<layer>/zero3d/<layer> is a link to
 #   <source>/<layer>, so that the compiler refuses an include of a layer that the target does not link.
+# zero3d_compile_together(TARGET sources...)
+#   Compiles sources of the target as one: for those that all use a library whose headers are slow to compile.
 # zero3d_test(NAME LAYER sources... [LIBRARIES ...]) adds a GoogleTest executable registered with CTest.
 # zero3d_shared_library() bundles all layers into libzero3d.so, the library that is installed.
 # zero3d_header_checks() compiles each public header alone.
@@ -27,6 +29,11 @@ function(zero3d_layer name)
   set_property(GLOBAL APPEND PROPERTY ZERO3D_LAYERS ${name})
   set_property(GLOBAL APPEND PROPERTY ZERO3D_PRIVATE_LIBRARIES ${ARG_PRIVATE})
   set_property(TARGET zero3d_${name} PROPERTY ZERO3D_PUBLIC_HEADERS "${ARG_HEADERS}")
+endfunction()
+
+function(zero3d_compile_together target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP together)
 endfunction()
 
 function(zero3d_test name)

@@ -17,9 +17,9 @@ echo "clang-format: ${#files[@]} files"
 if [ "$format_only" = yes ]; then exit 0; fi
 
 [ -f build/release/compile_commands.json ] || cmake --preset release >/dev/null
-# Sources of the layers and tools that the release build compiles; headers are checked through them.
+# Sources of the layers and tools that the release build compiles, alone or together; headers are checked through them.
 mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep -E '^(core|device|formats|kernels|parallel|optim|offload|data|engine|ds_config|models|tools)/.*\.cpp$' |
-  while read -r file; do if grep -qF "\"$PWD/$file\"" build/release/compile_commands.json; then echo "$file"; fi; done)
+  while read -r file; do if grep -qF "\"$PWD/$file\"" build/release/compile_commands.json build/release/*/CMakeFiles/*/Unity/*.cxx; then echo "$file"; fi; done)
 [ "${#sources[@]}" -gt 0 ] || exit 0
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/release --extra-arg=-Wno-unknown-warning-option \
   2> >(grep -v 'warnings generated' >&2)
