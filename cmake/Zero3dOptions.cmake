@@ -24,10 +24,10 @@ if(ZERO3D_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 # A precompiled header differs from folder to folder, and so would every object in the cache. -DZERO3D_CCACHE=OFF does without one.
 set(precompile ON)
-if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache" OR ZERO3D_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(precompile OFF)
 endif()
-option(ZERO3D_PRECOMPILE "Precompile the standard headers (default: unless ccache is used)" ${precompile})
+option(ZERO3D_PRECOMPILE "Precompile the standard headers (default: with g++, unless ccache or a sanitizer is used)" ${precompile})
 
 # One interface target carries the flags, so that they never leak to users of the installed package.
 add_library(zero3d_flags INTERFACE)
