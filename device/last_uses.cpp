@@ -42,7 +42,8 @@ std::vector<Event> LastUses::take(std::uintptr_t begin, std::uintptr_t end,
     const bool other = at->owner != order.stream() && at->owner != nullptr;
     if (other && std::find(owners.begin(), owners.end(), at->owner) == owners.end())
       owners.push_back(at->owner);
-    const bool starts_before = at->begin<begin, ends_after = at->end> end;
+    const bool starts_before = at->begin < begin;
+    const bool ends_after = end < at->end;
     if (starts_before && ends_after) {
       at = std::prev(ranges_.insert(std::next(at), *at));
       std::next(at)->begin = end;

@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "adamw_config.h"
 #include "zero3d/core/text.h"
 #include "zero3d/parallel/comm/forwarding.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
@@ -14,15 +15,6 @@
 
 namespace zero3d::test {
 namespace {
-
-std::string json_of(int stage, int accumulation = 1, const std::string& top = "",
-                    const std::string& zero = "") {
-  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )",
-                accumulation, R"(, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}})",
-                top.empty() ? "" : ", ", top,
-                R"(, "zero_optimization": {"stage3_param_persistence_threshold": 0, "stage": )",
-                stage, zero.empty() ? "" : ", ", zero, "}}");
-}
 
 struct Ending {
   std::string message;
