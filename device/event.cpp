@@ -1,20 +1,41 @@
 // Events: a flag, the error that came before it, and how to wait for it.
 #include "zero3d/device/event.h"
 
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/device/cpu/spin.h"
 #include "zero3d/device/event_state.h"
 
 namespace zero3d {
+namespace {
+
+/// Where those sleep who wait for events: few for all of them, since most events are passed before
+/// anybody sleeps, and so need neither a lock nor a condition of their own.
+struct Bed {
+  std::mutex mutex;
+  std::condition_variable passed;
+
+  static Bed& of(const void* event) {
+    constexpr std::size_t kBeds = 64;
+    static Bed* const beds = new Bed[kBeds];  // never destroyed: threads may outlive main
+    return beds[(reinterpret_cast<std::uintptr_t>(event) >> 6) % kBeds];
+  }
+};
+
+}  // namespace
 
 void EventState::complete(std::exception_ptr error) noexcept {
-  {
-    std::lock_guard lock(mutex_);
-    error_ = std::move(error);
-    done_.store(true, std::memory_order_release);
-  }
-  passed_.notify_all();
+  error_ = std::move(error);
+  done_.store(true);
+  // Sequentially consistent, as in await: either this sees the sleeper or that one sees done_.
+  if (sleepers_.load() == 0) return;
+  Bed& bed = Bed::of(this);
+  { const std::lock_guard lock(bed.mutex); }
+  bed.passed.notify_all();
 }
 
 std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {
@@ -43,10 +64,13 @@ void EventState::await(std::chrono::milliseconds limit) const {
   for (;;) {
     {
       // The system clock: ThreadSanitizer does not know the condition variable's steady-clock wait.
-      std::unique_lock lock(mutex_);
-      if (passed_.wait_until(lock, std::chrono::system_clock::now() + limit,
-                             [this] { return done(); }))
-        return;
+      Bed& bed = Bed::of(this);
+      std::unique_lock lock(bed.mutex);
+      sleepers_.fetch_add(1);
+      const bool passed = bed.passed.wait_until(lock, std::chrono::system_clock::now() + limit,
+                                                [this] { return done_.load(); });
+      sleepers_.fetch_sub(1);
+      if (passed) return;
     }
     const std::uint64_t now = progress();
     if (now == before) break;

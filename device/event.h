@@ -5,6 +5,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <utility>
 
 namespace zero3d {
 
@@ -13,6 +14,8 @@ class EventState;
 class Event {
  public:
   Event() = default;  ///< Never recorded; waiting on it is an error (Error kHazard).
+  /// For recorders that keep their points in memory of their own.
+  explicit Event(std::shared_ptr<EventState> state) : state_(std::move(state)) {}
 
   bool recorded() const { return state_ != nullptr; }
   /// The recorder has passed the point. False for an event never recorded.

@@ -9,11 +9,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -59,9 +57,8 @@ class EventState {
   /// The recorders that this point now depends on, nearest first.
   std::vector<std::shared_ptr<const Recorder>> chain() const;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable passed_;
   std::atomic<bool> done_{false};
+  mutable std::atomic<int> sleepers_{0};
   std::exception_ptr error_;
   std::shared_ptr<const Recorder> recorder_;
   OrderClock order_;

@@ -152,7 +152,7 @@ void QueuedStream::push(Task task) {
 void QueuedStream::work() {
   std::vector<Task> batch;
   while (take(batch)) {
-    for (Task& task : batch) execute(std::move(task));
+    for (Task& task : batch) execute(task);
     batch.clear();
   }
 }
@@ -170,7 +170,7 @@ bool QueuedStream::take(std::vector<Task>& batch) {
   return true;
 }
 
-void QueuedStream::execute(Task task) {
+void QueuedStream::execute(Task& task) {
   switch (task.step) {
     case Step::run:
       runner_.run(task.what, task.bytes, task.body);
@@ -179,12 +179,15 @@ void QueuedStream::execute(Task task) {
       break;
     case Step::wait:
       runner_.await(task.event);
+      task.event.reset();
       break;
     case Step::record:
       task.event->complete(runner_.hand_on_error());
+      task.event.reset();
       break;
     case Step::then:
       task.next(runner_.hand_on_error());
+      task.next = nullptr;
       break;
   }
 }

@@ -78,8 +78,8 @@ class StreamStatus final : public Recorder {
   const std::string device_;
   mutable std::mutex mutex_;
   std::string task_;
-  bool running_ = false;
-  std::uint64_t finished_ = 0;
+  std::atomic<bool> running_{false};
+  std::atomic<std::uint64_t> finished_{0};
   std::shared_ptr<const EventState> awaited_;
 };
 
@@ -143,7 +143,8 @@ class QueuedStream final : public Stream {
   void work();
   /// Waits for tasks and takes all there are; false when the stream ends.
   bool take(std::vector<Task>& batch);
-  void execute(Task task);
+  /// Lets go of what the task holds as soon as it is over.
+  void execute(Task& task);
 
   const HostBounds* bounds_;
   StreamOrder order_;

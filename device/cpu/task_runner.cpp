@@ -11,15 +11,14 @@
 namespace zero3d {
 
 void StreamStatus::begin_task(const std::string& what) {
+  running_.store(true, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
   task_ = what;
-  running_ = true;
 }
 
 void StreamStatus::end_task() {
-  std::lock_guard lock(mutex_);
-  running_ = false;
-  ++finished_;
+  running_.store(false, std::memory_order_relaxed);
+  finished_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void StreamStatus::set_awaited(std::shared_ptr<const EventState> awaited) {
@@ -35,10 +34,7 @@ std::string StreamStatus::status() const {
                 task_, "'");
 }
 
-std::uint64_t StreamStatus::progress() const {
-  std::lock_guard lock(mutex_);
-  return finished_;
-}
+std::uint64_t StreamStatus::progress() const { return finished_.load(std::memory_order_relaxed); }
 
 std::shared_ptr<const EventState> StreamStatus::awaited() const {
   std::lock_guard lock(mutex_);

@@ -172,6 +172,7 @@ std::vector<GradientTarget> gradient_targets(
     const ParamLayout& layout, const Op& op,
     const std::function<View(const LayoutParameter&, int)>& gradient_of) {
   std::vector<GradientTarget> targets;
+  targets.reserve(layout.block_parameters(op.block).size());
   for (const int index : layout.block_parameters(op.block)) {
     const LayoutParameter& parameter = layout.parameter(index);
     GradientTarget& target = targets.emplace_back();

@@ -130,6 +130,7 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
     if (state(unit).ready.recorded()) compute_.wait(state(unit).ready);
   }
   std::vector<ConstView> views;
+  views.reserve(layout_.block_parameters(op.block).size());
   for (int index : layout_.block_parameters(op.block)) {
     const LayoutParameter& parameter = layout_.parameter(index);
     views.push_back(parameter.view_in(whole_view(parameter.unit)));

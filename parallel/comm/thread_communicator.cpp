@@ -106,43 +106,54 @@ class Passage {
  public:
   Passage(const std::shared_ptr<ThreadGroup>& group, int rank, Stream& stream, Call call,
           int points)
-      : group_(group), rank_(rank), stream_(stream), points_(group->size() > 1 ? points : 0) {
-    meeting_ = group_->post(rank_, std::move(call), points_);
+      : stream_(stream), points_(group->size() > 1 ? points : 0) {
+    part_ = std::make_shared<Taking>(group, group->post(rank, std::move(call), points_), rank);
   }
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
   ~Passage() {
     while (point_ < points_) pass();
-    if (group_->size() > 1) return;
+    if (part_->group->size() > 1) return;
     // Nobody waits for it, but the world must know of a stream that failed.
-    stream_.then([group = group_, rank = rank_](const std::exception_ptr& error) {
-      if (error) group->fail(rank, error);
+    stream_.then([part = part_](const std::exception_ptr& error) {
+      if (error) part->group->fail(part->rank, error);
     });
   }
 
   /// What follows on the stream comes after what all ranks did before.
   void pass() {
     if (point_ == points_) return;
-    stream_.then([group = group_, meeting = meeting_, point = point_,
-                  rank = rank_](const std::exception_ptr& error) {
-      group->arrive(*meeting, point, rank, error);
+    stream_.then([part = part_.get(), point = point_](const std::exception_ptr& error) {
+      part->group->arrive(*part->meeting, point, part->rank, error);
     });
-    stream_.wait(meeting_->points[static_cast<std::size_t>(point_++)].passed);
+    stream_.wait(part_->meeting->points[static_cast<std::size_t>(point_++)].event(part_));
   }
 
   template <typename Step>
   void work(const char* what, std::span<const Access> touched, Step step) {
-    stream_.launch(what, touched,
-                   [meeting = meeting_, rank = rank_, step] { step(*meeting, rank); });
+    if (point_ < points_) {
+      stream_.launch(what, touched,
+                     [part = part_.get(), step] { step(*part->meeting, part->rank); });
+    } else {
+      stream_.launch(what, touched, [part = part_, step] { step(*part->meeting, part->rank); });
+    }
   }
 
  private:
-  const std::shared_ptr<ThreadGroup>& group_;
-  const int rank_;
+  /// What the tasks share. Those before the last point only refer to it, so that a std::function
+  /// holds them without an allocation: the wait for that point, behind them in the stream, owns it.
+  struct Taking {
+    std::shared_ptr<ThreadGroup> group;
+    MeetingPtr meeting;
+    int rank;
+    Taking(std::shared_ptr<ThreadGroup> g, MeetingPtr m, int r)
+        : group(std::move(g)), meeting(std::move(m)), rank(r) {}
+  };
+
   Stream& stream_;
   const int points_;
   int point_ = 0;
-  MeetingPtr meeting_;
+  std::shared_ptr<Taking> part_;
 };
 
 class ThreadCommunicator final : public Communicator {
@@ -225,7 +236,7 @@ class ThreadCommunicator final : public Communicator {
     stream.then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
       group->wanted(*message, rank, error);
     });
-    stream.wait(message->arrival.passed);
+    stream.wait(message->arrival.event(message));
     const Access touched = writes(data);
     stream.launch("recv", {&touched, 1}, [group = group_, message, part, rank = rank_, peer] {
       if (message->direct) return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "zero3d/core/text.h"
 #include "zero3d/parallel/comm/communicator.h"
@@ -45,13 +46,13 @@ ThreadGroup::ThreadGroup(std::shared_ptr<CommWorld> world, std::vector<int> memb
 ThreadGroup::~ThreadGroup() { world_->remove(this); }
 
 void ThreadGroup::start(Point& point) const {
-  if (!point.passed.recorded()) point.passed.begin_record().set_recorder(recorder_);
+  if (!std::exchange(point.used, true)) point.passed.set_recorder(recorder_);
 }
 
 bool ThreadGroup::finish(Point& point) noexcept {
-  if (!point.passed.recorded() || point.over.exchange(true)) return false;
+  if (!point.used || point.over.exchange(true)) return false;
   const FirstFailure& failure = world_->failure();
-  point.passed.state()->complete(failure.happened() ? failure.echo() : nullptr);
+  point.passed.complete(failure.happened() ? failure.echo() : nullptr);
   return true;
 }
 
@@ -126,7 +127,7 @@ void ThreadGroup::arrive(Meeting& meeting, int point, int rank,
 std::vector<std::string> ThreadGroup::exchange(int rank, Call call) {
   const auto meeting = post(hosts_, rank, std::move(call), 1);
   arrive(*meeting, 0, rank, nullptr);
-  const EventState& passed = *meeting->points[0].passed.state();
+  const EventState& passed = meeting->points[0].passed;
   passed.await();
   if (passed.error()) check(rank);
   std::vector<std::string> all;

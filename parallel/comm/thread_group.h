@@ -23,7 +23,8 @@ namespace zero3d::detail {
 
 /// A point of an operation, at which streams arrive without a lock.
 struct Point {
-  Event passed;
+  EventState passed;
+  bool used = false;
   std::atomic<bool> over{false};  ///< The event is completed, or about to be.
   std::atomic<int> arrived{0};
   std::atomic<int> first{-1};  ///< Who has waited for it longest, and since when.
@@ -32,6 +33,10 @@ struct Point {
   void begin_wait(int rank) {
     since = Clock::now();
     first.store(rank, std::memory_order_release);
+  }
+  /// The point as an event; `owner` holds it.
+  Event event(std::shared_ptr<void> owner) {
+    return Event(std::shared_ptr<EventState>(std::move(owner), &passed));
   }
 };
 
