@@ -2,6 +2,7 @@
 #include "zero3d/kernels/cpu/optimizer.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "zero3d/core/error.h"
@@ -23,6 +24,14 @@ namespace zero3d::kernels::HWY_NAMESPACE {
 /// Elements fed to a body at a time: f32 arrays in place, others by way of buffers that stay in the
 /// first-level cache.
 inline constexpr std::int64_t kUpdateBlock = 512;
+
+struct NoCopy {};
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
+  if constexpr (std::is_same_v<T, f16>) return DType::f16;
+  return DType::f32;
+}
 
 template <class From, class To>
 void convert_block(const From* from, To* to, std::int64_t count) {
@@ -52,26 +61,42 @@ inline void close(const Array& array, std::int64_t begin, std::int64_t count, co
     convert_block(from, reinterpret_cast<float*>(array.data) + begin, count);
 }
 
+/// Where a block's elements lie, and where its master is copied to (nowhere: null).
+template <class Gradient, class Copy>
 struct Pointers {
   float* master;
-  const float* gradient;
+  const Gradient* gradient;
   float* states[3];
+  Copy* copy;
 };
 
-template <class Body, class Lanes>
-HWY_INLINE void update_lanes(const Body& body, const Pointers& at, std::int64_t i, Lanes lanes) {
-  const Vec32 zero = set(0);
-  Vec32 p = zero, s0 = zero, s1 = zero, s2 = zero;
-  if constexpr (Body::kMaster != Use::none) p = load(at.master + i, lanes);
-  const Vec32 g = load(at.gradient + i, lanes);
-  if constexpr ((Body::kLoads & 1u) != 0) s0 = load(at.states[0] + i, lanes);
-  if constexpr ((Body::kLoads & 2u) != 0) s1 = load(at.states[1] + i, lanes);
-  if constexpr ((Body::kLoads & 4u) != 0) s2 = load(at.states[2] + i, lanes);
+/// n vectors from element i on; `lanes` of them where n is 1.
+template <int n, class T, class Lanes>
+HWY_INLINE Wide<n> load_wide(const T* from, std::int64_t i, Lanes lanes) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  return each<n>([&](int k) HWY_ATTR { return load(from + i + k * kStep, lanes); });
+}
+template <int n, class T, class Lanes>
+HWY_INLINE void store_wide(const Wide<n>& values, T* to, std::int64_t i, Lanes lanes) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  for (int k = 0; k < n; ++k) store(values.v[k], to + i + k * kStep, lanes);
+}
+
+template <int n, class Body, class At, class Lanes>
+HWY_INLINE void update_lanes(const Body& body, const At& at, std::int64_t i, Lanes lanes) {
+  const Wide<n> zero = each<n>([](int) HWY_ATTR { return set(0); });
+  Wide<n> p = zero, s0 = zero, s1 = zero, s2 = zero;
+  if constexpr (Body::kMaster != Use::none) p = load_wide<n>(at.master, i, lanes);
+  const Wide<n> g = load_wide<n>(at.gradient, i, lanes);
+  if constexpr ((Body::kLoads & 1u) != 0) s0 = load_wide<n>(at.states[0], i, lanes);
+  if constexpr ((Body::kLoads & 2u) != 0) s1 = load_wide<n>(at.states[1], i, lanes);
+  if constexpr ((Body::kLoads & 4u) != 0) s2 = load_wide<n>(at.states[2], i, lanes);
   body(p, g, s0, s1, s2);
-  if constexpr ((Body::kStores & 1u) != 0) store(s0, at.states[0] + i, lanes);
-  if constexpr ((Body::kStores & 2u) != 0) store(s1, at.states[1] + i, lanes);
-  if constexpr ((Body::kStores & 4u) != 0) store(s2, at.states[2] + i, lanes);
-  if constexpr (Body::kMaster == Use::update) store(p, at.master + i, lanes);
+  if constexpr ((Body::kStores & 1u) != 0) store_wide(s0, at.states[0], i, lanes);
+  if constexpr ((Body::kStores & 2u) != 0) store_wide(s1, at.states[1], i, lanes);
+  if constexpr ((Body::kStores & 4u) != 0) store_wide(s2, at.states[2], i, lanes);
+  if constexpr (Body::kMaster == Use::update) store_wide(p, at.master, i, lanes);
+  if constexpr (!std::is_same_v<decltype(at.copy), NoCopy*>) store_wide(p, at.copy, i, lanes);
 }
 
 /// Bytes that the loops ask for ahead of what they read: enough to keep memory busy during
@@ -79,31 +104,40 @@ HWY_INLINE void update_lanes(const Body& body, const Pointers& at, std::int64_t 
 /// otherwise evict each other's.
 inline constexpr std::int64_t kAhead = 384;
 
-HWY_INLINE void prefetch(const float* data) {
-  hwy::Prefetch(reinterpret_cast<const std::byte*>(data) + kAhead);
+/// Two lines of fp32.
+inline constexpr std::int64_t kStride = 2 * 64 / sizeof(float);
+
+template <class T>
+HWY_INLINE void prefetch(const T* data) {
+  const auto* ahead = reinterpret_cast<const std::byte*>(data) + kAhead;
+  hwy::Prefetch(ahead);
+  if (sizeof(T) == sizeof(float)) hwy::Prefetch(ahead + 64);
 }
 
-template <class Body>
-HWY_INLINE void prefetch(const Pointers& at, std::int64_t i) {
+template <class Body, class At>
+HWY_INLINE void prefetch(const At& at, std::int64_t i) {
   if constexpr (Body::kMaster != Use::none) prefetch(at.master + i);
   prefetch(at.gradient + i);
   for (unsigned s = 0; s < 3; ++s)
     if (Body::kLoads >> s & 1u) prefetch(at.states[s] + i);
 }
 
-template <class Body>
-HWY_INLINE void update_block(const Body& body, const Pointers& at, std::int64_t count) {
-  constexpr std::int64_t kLine = 64 / sizeof(float);
+template <class Body, class At>
+HWY_INLINE void update_block(const Body& body, const At& at, std::int64_t count) {
+  // Measured with AVX2: one by one 17.8 GB/s, two 19.5, four 19.8, and with bf16 12.8, 13.0, 14.4.
+  constexpr int kSideBySide = kLanes >= 16 ? 2 : kLanes >= 4 ? 4 : 1;
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes * kSideBySide);
   std::int64_t i = 0;
-  for (; i + kLine <= count; i += kLine) {
+  for (; i + kStride <= count; i += kStride) {
     prefetch<Body>(at, i);
-    for (std::int64_t j = i; j < i + kLine; j += static_cast<std::int64_t>(kLanes))
-      update_lanes(body, at, j, AllLanes{});
+    for (std::int64_t j = i; j < i + kStride; j += kStep)
+      update_lanes<kSideBySide>(body, at, j, AllLanes{});
   }
   for_lanes(count - i,
-            [&](std::int64_t j, auto lanes) HWY_ATTR { update_lanes(body, at, i + j, lanes); });
+            [&](std::int64_t j, auto lanes) HWY_ATTR { update_lanes<1>(body, at, i + j, lanes); });
 }
 
+/// The arrays a rule touches as floats, block by block.
 template <class Body, class Constants>
 void loop(const Constants& constants, const ElementArrays& arrays, std::int64_t begin,
           std::int64_t end) {
@@ -111,7 +145,7 @@ void loop(const Constants& constants, const ElementArrays& arrays, std::int64_t 
   const Body body{constants};
   for (std::int64_t first = begin; first < end; first += kUpdateBlock) {
     const std::int64_t count = std::min(end - first, kUpdateBlock);
-    Pointers at{};
+    Pointers<float, NoCopy> at{};
     if constexpr (Body::kMaster != Use::none)
       at.master = open(arrays.master, first, count, buffers[0], true);
     at.gradient = open(arrays.gradient, first, count, buffers[1], true);
@@ -128,6 +162,41 @@ void loop(const Constants& constants, const ElementArrays& arrays, std::int64_t 
       close(arrays.copy, first, count, at.master);
     }
   }
+}
+
+/// Adam where the states are fp32 and the gradient and the copy have these types: nothing passes
+/// through a buffer.
+template <bool kDecoupled, class Gradient, class Copy>
+bool adam_in_place(const AdamConstants& constants, const ElementArrays& arrays, std::int64_t begin,
+                   std::int64_t end) {
+  constexpr bool kCopies = !std::is_same_v<Copy, NoCopy>;
+  if (kCopies != (arrays.copy.data != nullptr)) return false;
+  for (const Array* array : {&arrays.master, &arrays.states[0], &arrays.states[1]})
+    if (array->dtype != DType::f32) return false;
+  if (arrays.gradient.dtype != dtype_of<Gradient>()) return false;
+  if (kCopies && arrays.copy.dtype != dtype_of<Copy>()) return false;
+  const auto floats = [begin](const Array& array) {
+    return reinterpret_cast<float*>(array.data) + begin;
+  };
+  Pointers<Gradient, Copy> at{};
+  at.master = floats(arrays.master);
+  at.gradient = reinterpret_cast<const Gradient*>(arrays.gradient.data) + begin;
+  at.states[0] = floats(arrays.states[0]);
+  at.states[1] = floats(arrays.states[1]);
+  if constexpr (kCopies) at.copy = reinterpret_cast<Copy*>(arrays.copy.data) + begin;
+  update_block(AdamBody<kDecoupled>{constants}, at, end - begin);
+  return true;
+}
+
+template <bool kDecoupled>
+void adam_loop(const AdamConstants& constants, const ElementArrays& arrays, std::int64_t begin,
+               std::int64_t end) {
+  if (adam_in_place<kDecoupled, float, NoCopy>(constants, arrays, begin, end) ||
+      adam_in_place<kDecoupled, float, bf16>(constants, arrays, begin, end) ||
+      adam_in_place<kDecoupled, bf16, bf16>(constants, arrays, begin, end) ||
+      adam_in_place<kDecoupled, f16, f16>(constants, arrays, begin, end))
+    return;
+  loop<AdamBody<kDecoupled>>(constants, arrays, begin, end);
 }
 
 /// a xor (b and mask), bit by bit.
@@ -165,8 +234,8 @@ inline void null_loop(const NullConstants& c, const ElementArrays& arrays, std::
 }
 
 const cpu::UpdateLoops& table() {
-  static constexpr cpu::UpdateLoops kTable = {loop<AdamBody<true>, AdamConstants>,
-                                              loop<AdamBody<false>, AdamConstants>,
+  static constexpr cpu::UpdateLoops kTable = {adam_loop<true>,
+                                              adam_loop<false>,
                                               loop<LionBody, LionConstants>,
                                               loop<AdagradBody, AdagradConstants>,
                                               loop<SgdBody<false>, SgdConstants>,

@@ -19,12 +19,50 @@ namespace zero3d::kernels::HWY_NAMESPACE {
 
 enum class Use { none, read, update };
 
+/// Vectors that a body works on side by side, one operation on all of them after the other:
+/// divisions and roots of one pass while those of the next begin.
+template <int kCount>
+struct Wide {
+  Vec32 v[kCount];
+};
+
+template <int kCount, class Operation>
+HWY_INLINE Wide<kCount> each(const Operation& operation) {
+  Wide<kCount> result;
+  for (int i = 0; i < kCount; ++i) result.v[i] = operation(i);
+  return result;
+}
+
+#define ZERO3D_WIDE_OPERATION(symbol, function)                                   \
+  template <int n>                                                                \
+  HWY_INLINE Wide<n> operator symbol(const Wide<n>& a, const Wide<n>& b) {        \
+    return each<n>([&](int i) HWY_ATTR { return hn::function(a.v[i], b.v[i]); }); \
+  }                                                                               \
+  template <int n>                                                                \
+  HWY_INLINE Wide<n> operator symbol(const Wide<n>& a, float b) {                 \
+    return each<n>([&](int i) HWY_ATTR { return hn::function(a.v[i], set(b)); }); \
+  }                                                                               \
+  template <int n>                                                                \
+  HWY_INLINE Wide<n> operator symbol(float a, const Wide<n>& b) {                 \
+    return each<n>([&](int i) HWY_ATTR { return hn::function(set(a), b.v[i]); }); \
+  }
+ZERO3D_WIDE_OPERATION(+, Add)
+ZERO3D_WIDE_OPERATION(-, Sub)
+ZERO3D_WIDE_OPERATION(*, Mul)
+ZERO3D_WIDE_OPERATION(/, Div)
+#undef ZERO3D_WIDE_OPERATION
+
+template <int n>
+HWY_INLINE Wide<n> root(const Wide<n>& a) {
+  return each<n>([&](int i) HWY_ATTR { return hn::Sqrt(a.v[i]); });
+}
+
 /// average = beta * average + (1 - beta) * value, as (average - c * average) + c * value with c = 1
 /// - beta: a beta near 1 loses digits when rounded to fp32 (0.999 shifts a second moment by 1e-6 in
 /// a hundred steps), 1 - beta does not; and beta = 0 still gives the value itself.
-HWY_INLINE Vec32 moving_average(Vec32 average, Vec32 value, float c) {
-  const Vec32 take = set(c);
-  return hn::Add(hn::Sub(average, hn::Mul(take, average)), hn::Mul(take, value));
+template <int n>
+HWY_INLINE Wide<n> moving_average(const Wide<n>& average, const Wide<n>& value, float c) {
+  return (average - c * average) + c * value;
 }
 
 template <bool kDecoupled>
@@ -33,16 +71,16 @@ struct AdamBody {
   static constexpr unsigned kLoads = 3, kStores = 3;
   const AdamConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32& m, Vec32& v, Vec32&) const {
-    g = hn::Mul(g, set(c.factor));
-    if constexpr (!kDecoupled) g = hn::Add(g, hn::Mul(set(c.decay), p));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>& m, Wide<n>& v, Wide<n>&) const {
+    g = g * c.factor;
+    if constexpr (!kDecoupled) g = g + c.decay * p;
     m = moving_average(m, g, c.one_minus_beta1);
-    v = moving_average(v, hn::Mul(g, g), c.one_minus_beta2);
-    const Vec32 denominator =
-        hn::Add(hn::Mul(hn::Sqrt(v), set(c.inverse_root_correction2)), set(c.eps));
-    Vec32 step = hn::Mul(set(c.step_size), hn::Div(m, denominator));
-    if constexpr (kDecoupled) step = hn::Add(step, hn::Mul(set(c.decay), p));
-    p = hn::Sub(p, step);
+    v = moving_average(v, g * g, c.one_minus_beta2);
+    const Wide<n> denominator = root(v) * c.inverse_root_correction2 + c.eps;
+    Wide<n> step = c.step_size * (m / denominator);
+    if constexpr (kDecoupled) step = step + c.decay * p;
+    p = p - step;
   }
 };
 
@@ -51,11 +89,14 @@ struct LionBody {
   static constexpr unsigned kLoads = 1, kStores = 1;
   const LionConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32& m, Vec32&, Vec32&) const {
-    g = hn::Mul(g, set(c.factor));
-    const Vec32 blend = moving_average(m, g, c.one_minus_beta1);
-    const Vec32 step = hn::IfThenElse(hn::Lt(blend, set(0)), set(-c.lr), set(c.lr));
-    p = hn::Sub(p, hn::Add(step, hn::Mul(set(c.decay), p)));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>& m, Wide<n>&, Wide<n>&) const {
+    g = g * c.factor;
+    const Wide<n> blend = moving_average(m, g, c.one_minus_beta1);
+    const Wide<n> step = each<n>([&](int i) HWY_ATTR {
+      return hn::IfThenElse(hn::Lt(blend.v[i], set(0)), set(-c.lr), set(c.lr));
+    });
+    p = p - (step + c.decay * p);
     m = moving_average(m, g, c.one_minus_beta2);
   }
 };
@@ -65,10 +106,11 @@ struct AdagradBody {
   static constexpr unsigned kLoads = 1, kStores = 1;
   const AdagradConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32& sum, Vec32&, Vec32&) const {
-    g = hn::Add(hn::Mul(g, set(c.factor)), hn::Mul(set(c.weight_decay), p));
-    sum = hn::Add(sum, hn::Mul(g, g));
-    p = hn::Sub(p, hn::Mul(set(c.lr), hn::Div(g, hn::Add(hn::Sqrt(sum), set(c.eps)))));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>& sum, Wide<n>&, Wide<n>&) const {
+    g = g * c.factor + c.weight_decay * p;
+    sum = sum + g * g;
+    p = p - c.lr * (g / (root(sum) + c.eps));
   }
 };
 
@@ -78,13 +120,14 @@ struct SgdBody {
   static constexpr unsigned kLoads = kMomentum ? 1 : 0, kStores = kLoads;
   const SgdConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32& buffer, Vec32&, Vec32&) const {
-    g = hn::Add(hn::Mul(g, set(c.factor)), hn::Mul(set(c.weight_decay), p));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>& buffer, Wide<n>&, Wide<n>&) const {
+    g = g * c.factor + c.weight_decay * p;
     if constexpr (kMomentum) {
-      buffer = hn::Add(hn::Mul(set(c.momentum), buffer), hn::Mul(set(c.take), g));
-      g = c.nesterov ? hn::Add(g, hn::Mul(set(c.momentum), buffer)) : buffer;
+      buffer = c.momentum * buffer + c.take * g;
+      g = c.nesterov ? g + c.momentum * buffer : buffer;
     }
-    p = hn::Sub(p, hn::Mul(set(c.lr), g));
+    p = p - c.lr * g;
   }
 };
 
@@ -95,18 +138,20 @@ struct RmspropBody {
   static constexpr unsigned kStores = kLoads;
   const RmspropConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32& square, Vec32& second, Vec32& third) const {
-    g = hn::Add(hn::Mul(g, set(c.factor)), hn::Mul(set(c.weight_decay), p));
-    square = moving_average(square, hn::Mul(g, g), c.one_minus_alpha);
-    Vec32 variance = square;
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>& square, Wide<n>& second,
+                             Wide<n>& third) const {
+    g = g * c.factor + c.weight_decay * p;
+    square = moving_average(square, g * g, c.one_minus_alpha);
+    Wide<n> variance = square;
     if constexpr (kCentered) {
-      Vec32& average = kMomentum ? third : second;
+      Wide<n>& average = kMomentum ? third : second;
       average = moving_average(average, g, c.one_minus_alpha);
-      variance = hn::Sub(square, hn::Mul(average, average));
+      variance = square - average * average;
     }
-    Vec32 step = hn::Div(g, hn::Add(hn::Sqrt(variance), set(c.eps)));
-    if constexpr (kMomentum) step = second = hn::Add(hn::Mul(set(c.momentum), second), step);
-    p = hn::Sub(p, hn::Mul(set(c.lr), step));
+    Wide<n> step = g / (root(variance) + c.eps);
+    if constexpr (kMomentum) step = second = c.momentum * second + step;
+    p = p - c.lr * step;
   }
 };
 
@@ -115,13 +160,14 @@ struct LambBody {
   static constexpr unsigned kLoads = 3, kStores = 7;
   const LambConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32& m, Vec32& v, Vec32& direction) const {
-    g = hn::Mul(g, set(c.factor));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>& m, Wide<n>& v,
+                             Wide<n>& direction) const {
+    g = g * c.factor;
     m = moving_average(m, g, c.one_minus_beta1);
-    v = moving_average(v, hn::Mul(g, g), c.one_minus_beta2);
-    const Vec32 denominator =
-        c.eps_inside_root ? hn::Sqrt(hn::Add(v, set(c.eps))) : hn::Add(hn::Sqrt(v), set(c.eps));
-    direction = hn::Add(hn::Div(m, denominator), hn::Mul(set(c.weight_decay), p));
+    v = moving_average(v, g * g, c.one_minus_beta2);
+    const Wide<n> denominator = c.eps_inside_root ? root(v + c.eps) : root(v) + c.eps;
+    direction = m / denominator + c.weight_decay * p;
   }
 };
 
@@ -130,8 +176,9 @@ struct DescentBody {
   static constexpr unsigned kLoads = 0, kStores = 0;
   const DescentConstants& c;
 
-  HWY_INLINE void operator()(Vec32& p, Vec32 g, Vec32&, Vec32&, Vec32&) const {
-    p = hn::Sub(p, hn::Add(hn::Mul(set(c.rate), g), hn::Mul(set(c.decay), p)));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>& p, Wide<n> g, Wide<n>&, Wide<n>&, Wide<n>&) const {
+    p = p - (c.rate * g + c.decay * p);
   }
 };
 
@@ -140,10 +187,12 @@ struct BlendBody {
   static constexpr unsigned kLoads = 1, kStores = 3;
   const BlendConstants& c;
 
-  HWY_INLINE void operator()(Vec32&, Vec32 g, Vec32& momentum, Vec32& blend, Vec32&) const {
-    const Vec32 fresh = hn::Mul(set(c.one_minus_momentum), hn::Mul(g, set(c.factor)));
-    momentum = hn::Add(hn::Mul(set(c.momentum), momentum), fresh);
-    blend = hn::Add(fresh, hn::Mul(set(c.momentum), momentum));
+  template <int n>
+  HWY_INLINE void operator()(Wide<n>&, Wide<n> g, Wide<n>& momentum, Wide<n>& blend,
+                             Wide<n>&) const {
+    const Wide<n> fresh = c.one_minus_momentum * (g * c.factor);
+    momentum = c.momentum * momentum + fresh;
+    blend = fresh + c.momentum * momentum;
   }
 };
 
