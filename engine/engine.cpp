@@ -204,8 +204,7 @@ void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
   input.targets = batch.targets;
   input.key = random_key(batch, index);
   input.last = last;
-  input.loss_gradient =
-      static_cast<float>(model_->loss_seed(static_cast<int>(settings_.accumulation)));
+  input.loss_gradient = static_cast<float>(model_->loss_seed(settings_.accumulation));
   runner_->begin(index, input);
 }
 

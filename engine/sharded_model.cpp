@@ -143,8 +143,8 @@ void ShardedModel::release(const Op& op) {
   store_->release(op);
 }
 
-double ShardedModel::loss_seed(int micro_batches) const {
-  return state_.scaler.scale / micro_batches;
+double ShardedModel::loss_seed(std::int64_t micro_batches) const {
+  return state_.scaler.scale / static_cast<double>(micro_batches);
 }
 
 }  // namespace zero3d

@@ -106,7 +106,7 @@ class ShardedModel final : public ParameterAccess {
   void end_coalescing() { reducer_->end_coalescing(); }
 
   /// Multiplies the loss before backward: loss scale / micro-batches of the window.
-  double loss_seed(int micro_batches) const;
+  double loss_seed(std::int64_t micro_batches) const;
   /// Ends the window: norm, overflow decision, clipping, update, publication. Blocks once, for the
   /// norm.
   StepOutcome step();

@@ -1,8 +1,13 @@
 #include "zero3d/engine/train_settings.h"
 
+#include <cmath>
 #include <iomanip>
+#include <limits>
 #include <sstream>
 #include <variant>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
 
 namespace zero3d {
 namespace {
@@ -103,6 +108,39 @@ std::string describe(const TrainSettings& settings) {
   out.add("optimizer tile", settings.optimizer_tile);
   out.add("steps between progress lines", settings.log_every);
   return out.text();
+}
+
+void require_in_range(const TrainSettings& settings) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const auto in_range = [](const char* field, std::int64_t value, std::int64_t least,
+                           std::int64_t most) {
+    if (value < least || value > most)
+      throw_invalid(concat("TrainSettings::", field, " is ", value, "; expected a number from ",
+                           least, most == kMost ? " on" : concat(" to ", most)));
+  };
+  // Operations number micro-batches by int.
+  in_range("accumulation", settings.accumulation, 1, std::numeric_limits<int>::max());
+  in_range("micro_batch", settings.micro_batch, 1, kMost);
+  in_range("dp", settings.dp, 0, kMost);
+  in_range("tp", settings.tp, 1, kMost);
+  in_range("pp", settings.pp, 1, kMost);
+  in_range("sp", settings.sp, 1, kMost);
+  in_range("optimizer_tile", settings.optimizer_tile, 0, kMost);
+  in_range("log_every", settings.log_every, 0, kMost);
+  const ShardingSettings& sharding = settings.sharding;
+  in_range("sharding.ranks", sharding.ranks, 0, kMost);
+  in_range("sharding.secondary_ranks", sharding.secondary_ranks, 1, kMost);
+  in_range("sharding.gather_bucket", sharding.gather_bucket, 0, kMost);
+  in_range("sharding.prefetch", sharding.prefetch, 0, kMost);
+  in_range("sharding.max_live", sharding.max_live, 0, kMost);
+  in_range("sharding.max_reuse_distance", sharding.max_reuse_distance, 0, kMost);
+  in_range("sharding.persistent_parameter", sharding.persistent_parameter, 0, kMost);
+  in_range("sharding.persistent_total", sharding.persistent_total, 0, kMost);
+  in_range("gradients.reduce_bucket", settings.gradients.reduce_bucket, 0, kMost);
+  const double divisor = settings.gradients.predivide_factor;
+  if (!std::isfinite(divisor) || divisor == 0)
+    throw_invalid(concat("TrainSettings::gradients.predivide_factor is ", divisor,
+                         "; expected a finite number other than 0"));
 }
 
 }  // namespace zero3d

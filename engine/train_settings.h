@@ -74,6 +74,10 @@ struct TrainSettings {
   std::int64_t log_every = 0;                   ///< Steps between progress lines; 0: none.
 };
 
+/// For settings that no loader checked: throws Error(kInvalid) that names the first field out of its
+/// range.
+void require_in_range(const TrainSettings& settings);
+
 /// All of it as text, "name value, name value, ...": equal texts are equal settings. Ranks compare
 /// it.
 std::string describe(const TrainSettings& settings);

@@ -79,6 +79,7 @@ std::vector<Op> training_ops(const StageBlocks& stage, int micro_batches,
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                    const PlanOptions& options) {
+  require_in_range(settings);
   require_mesh_of(settings, mesh);
   const ShardingSettings& sharding = settings.sharding;
   const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));

@@ -57,6 +57,17 @@ TEST(Refusal, OfArgumentsLeavesTheRunAsItWas) {
   }
 }
 
+/// A trainer that fills the settings itself has no loader in front that checks them.
+TEST(Refusal, OfSettingsFilledByHandNamesTheField) {
+  for (const std::int64_t accumulation :
+       {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31}) {
+    TrainSettings settings = settings_of(json_of(1), 1);
+    settings.accumulation = accumulation;
+    expect_refused([&] { run_engine(settings, nano_options(nano_gpt2(true), 1, 1)); },
+                   concat("accumulation is ", accumulation));
+  }
+}
+
 TEST(Refusal, OfABatchThatDoesNotFitBesideTheGathersIsNoFailure) {
   RunOptions options = nano_options(nano_gpt2(true), 2, 1);
   const RunResult free = run_engine(json_of(3), options);
