@@ -110,14 +110,14 @@ void layer_norm_backward_input(Stream& stream, const ConstView& dy, const ConstV
                                const ConstView& weight, const ConstView& mean,
                                const ConstView& rstd, const ConstView& dx_residual,
                                const View& dx) {
-  backward_input(stream, "layer_norm_backward_input", Kind::layer, dy, x, weight, mean, rstd, dx_residual,
-                 dx);
+  backward_input(stream, "layer_norm_backward_input", Kind::layer, dy, x, weight, mean, rstd,
+                 dx_residual, dx);
 }
 void layer_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
                                 const ConstView& mean, const ConstView& rstd, const View& dweight,
                                 const View& dbias, bool accumulate) {
-  backward_weight(stream, "layer_norm_backward_weight", Kind::layer, dy, x, mean, rstd, dweight, dbias,
-                  accumulate);
+  backward_weight(stream, "layer_norm_backward_weight", Kind::layer, dy, x, mean, rstd, dweight,
+                  dbias, accumulate);
 }
 
 void rms_norm_forward(Stream& stream, const ConstView& x, const ConstView& weight, float eps,
@@ -127,7 +127,8 @@ void rms_norm_forward(Stream& stream, const ConstView& x, const ConstView& weigh
 void rms_norm_backward_input(Stream& stream, const ConstView& dy, const ConstView& x,
                              const ConstView& weight, const ConstView& rstd,
                              const ConstView& dx_residual, const View& dx, RmsFactor factor) {
-  backward_input(stream, "rms_norm_backward_input", kind_of(factor), dy, x, weight, {}, rstd, dx_residual, dx);
+  backward_input(stream, "rms_norm_backward_input", kind_of(factor), dy, x, weight, {}, rstd,
+                 dx_residual, dx);
 }
 void rms_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
                               const ConstView& rstd, const View& dweight, bool accumulate,

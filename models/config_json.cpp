@@ -116,8 +116,7 @@ Defaults defaults_of(Family family) {
 void read_heads(const JsonSection& file, const Defaults& defaults, ModelConfig& config) {
   config.heads = file.size("num_attention_heads");
   const bool grouped = defaults.kv_heads != 0 && !file.states("num_key_value_heads");
-  config.kv_heads =
-      file.integer("num_key_value_heads", grouped ? defaults.kv_heads : config.heads);
+  config.kv_heads = file.integer("num_key_value_heads", grouped ? defaults.kv_heads : config.heads);
   if (file.has("head_dim") || (defaults.head_dim != 0 && !file.states("head_dim"))) {
     config.head_dim = file.integer("head_dim", defaults.head_dim);
     return;
@@ -195,8 +194,9 @@ void read_window(const JsonSection& file, ModelConfig& config) {
   const std::vector<bool> windowed = read_windowed_layers(file, config.layers);
   const bool any = std::find(windowed.begin(), windowed.end(), true) != windowed.end();
   if (any && config.sliding_window == 0 && file.has("layer_types"))
-    file.fail_at("layer_types", "full_attention in every layer while there is no sliding window "
-                                "(use_sliding_window true and a sliding_window)");
+    file.fail_at("layer_types",
+                 "full_attention in every layer while there is no sliding window "
+                 "(use_sliding_window true and a sliding_window)");
   if (!any) config.sliding_window = 0;
   if (config.sliding_window > 0) config.windowed_layers = windowed;
 }
@@ -310,7 +310,14 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
 ModelConfig read_model_config(const std::string& path) {
   std::filesystem::path file(path);
   std::error_code error;
-  if (std::filesystem::is_directory(file, error)) file /= "config.json";
+  if (std::filesystem::is_directory(file, error)) {
+    if (!std::filesystem::exists(file / "config.json", error) &&
+        std::filesystem::exists(file / "adapter_config.json", error))
+      throw IoError(path, 0,
+                    "is the folder of an adapter (LoRA), without a config.json; merge the adapter "
+                    "into its base model (merge_and_unload) and give the folder of that");
+    file /= "config.json";
+  }
   return parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());
 }
 

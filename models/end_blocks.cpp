@@ -78,10 +78,9 @@ void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
   const ConstView dhidden = saved.tensors[kHiddenGradient];
   const std::int64_t seq = dhidden.shape()[1];
   if (context.trains(parts_.table))
-    kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden,
-                                context.write_gradient(parts_.table),
-                                context.accumulate_gradient(parts_.table),
-                                parts_.padding.value_or(-1));
+    kernels::embedding_backward(
+        context.stream(), saved.tensors[kTokens], dhidden, context.write_gradient(parts_.table),
+        context.accumulate_gradient(parts_.table), parts_.padding.value_or(-1));
   if (parts_.positions && context.trains(*parts_.positions))
     kernels::position_backward(context.stream(), dhidden, seq,
                                context.write_gradient(*parts_.positions),

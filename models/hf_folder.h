@@ -14,16 +14,24 @@
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/formats/safetensors_writer.h"
+#include "zero3d/models/model_config.h"
 
 namespace zero3d {
 
 /// The weights of `path` as the values of `parameters`. Names match with or without the base
-/// model's prefix ("transformer." or "model."); buffers that older versions of transformers saved,
-/// and the head of a model that ties it, are passed over. Throws one IoError that lists what is
-/// missing, unexpected, of another shape or not floating, and whatever is damaged. Parameters named
-/// twice (tied) must agree.
+/// model's prefix ("transformer." or "model."). Throws one IoError that lists what is missing,
+/// unexpected, of another shape or not floating, and whatever is damaged. Parameters named twice
+/// (tied) must agree. Without a parameter "lm_head.weight" the model ties its head: a head in the
+/// folder must equal the embedding, or takes its place where the folder has no embedding. Buffers
+/// that older releases of transformers saved are compared with what the model derives; those that
+/// differ or cannot be compared are named in a warning.
 std::unique_ptr<ParameterSource> open_folder(const std::string& path,
                                              const std::vector<ParameterSpec>& parameters);
+
+/// The same for the whole model of `config`, read from that folder. As transformers 5 does, a tied
+/// head that is in the folder with other values than the embedding unties the two: config.tied
+/// becomes false. That, and what the warning would say, is added to config.remarks.
+std::unique_ptr<ParameterSource> open_model_folder(const std::string& path, ModelConfig& config);
 
 /// What an export of `parameters` holds, in their order, each once; a tied head shares the name of
 /// the embedding and so is left out, as save_pretrained does.

@@ -38,8 +38,7 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   table.shape = Shape{config.vocab_size, config.hidden_size};
   table.initial = normal_values(table.name, static_cast<float>(config.initializer_range));
   if (config.padding_token)
-    table.initial =
-        zero_row(std::move(table.initial), *config.padding_token, config.hidden_size);
+    table.initial = zero_row(std::move(table.initial), *config.padding_token, config.hidden_size);
   table.split.dim = 0;
   table.adds_gradient = true;
   table.gradient_in_weights = true;
@@ -105,9 +104,8 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
 std::unique_ptr<Block> make_head(const ModelConfig& config) {
   HeadParts parts;
   parts.name = "head";
-  parts.norm =
-      declare_rms_norm(parts.parameters, "model.norm", config.hidden_size, config.norm_eps,
-                       rms_factor(config));
+  parts.norm = declare_rms_norm(parts.parameters, "model.norm", config.hidden_size, config.norm_eps,
+                                rms_factor(config));
   parts.head = declare_head(parts.parameters, config.tied ? kTokenTable : "lm_head.weight",
                             config.hidden_size, config.vocab_size, config.initializer_range);
   return std::make_unique<HeadBlock>(std::move(parts));

@@ -87,8 +87,7 @@ void validate_yarn(const RopeConfig& rope) {
   check_range("the rope scaling's mscale_all_dim", rope.mscale_all_dim, 0.0, 1e6);
 }
 
-void validate_factors(const char* what, const std::vector<double>& factors,
-                      std::int64_t head_dim) {
+void validate_factors(const char* what, const std::vector<double>& factors, std::int64_t head_dim) {
   if (std::ssize(factors) != head_dim / 2)
     throw_invalid(concat("model config: the rope scaling's ", what, " has ", factors.size(),
                          " numbers; expected head_dim / 2, which is ", head_dim / 2));

@@ -1,6 +1,6 @@
 // What a model is made of, as config.json of a Hugging Face model folder states it: the GPT-2,
-// LLaMA, Mistral, Qwen2, Qwen3 and Gemma families. Reads and writes that text; what the sizes mean in memory and
-// arithmetic is the business of models/{gpt2,llama}.h.
+// LLaMA, Mistral, Qwen2, Qwen3 and Gemma families. Reads and writes that text; what the sizes mean
+// in memory and arithmetic is the business of models/{gpt2,llama}.h.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   Activation activation = Activation::silu;  ///< Of the gate; GPT-2's is always gelu.
   RopeConfig rope;                           ///< All but GPT-2.
-  std::int64_t sliding_window = 0;  ///< Keys that a query of a windowed layer sees; 0: no such layer.
+  std::int64_t sliding_window =
+      0;  ///< Keys that a query of a windowed layer sees; 0: no such layer.
   std::vector<bool> windowed_layers;  ///< Which layers have it; empty: all.
   /// Its row of the embedding table gets no gradient from lookups (torch's padding_idx); all but
   /// GPT-2.

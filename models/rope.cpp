@@ -30,8 +30,8 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
-/// Between which angles YaRN (arXiv 2309.00071, section 3.2) goes over from the trained frequency to
-/// the stretched one: those that turn beta_fast and beta_slow times within the original context.
+/// Between which angles YaRN (arXiv 2309.00071, section 3.2) goes over from the trained frequency
+/// to the stretched one: those that turn beta_fast and beta_slow times within the original context.
 class YarnRamp {
  public:
   YarnRamp(const RopeConfig& rope, std::int64_t head_dim) {
@@ -131,9 +131,8 @@ float rope_attention_factor(const RopeConfig& rope) {
                               yarn_scale(rope.factor, rope.mscale_all_dim));
   }
   if (rope.type == Type::longrope && rope.factor > 1.0)
-    return static_cast<float>(
-        std::sqrt(1 + std::log(rope.factor) /
-                          std::log(static_cast<double>(rope.original_max_positions))));
+    return static_cast<float>(std::sqrt(
+        1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_positions))));
   return 1.0f;
 }
 

@@ -13,7 +13,8 @@
 namespace zero3d {
 
 /// head_dim / 2 angles a position turns by, for a sequence of `seq` positions (the length matters
-/// to dynamic rope and longrope only). In fp32, operation by operation as transformers' modeling_rope_utils.
+/// to dynamic rope and longrope only). In fp32, operation by operation as transformers'
+/// modeling_rope_utils.
 std::vector<float> rope_inverse_frequencies(const RopeConfig& rope, std::int64_t head_dim,
                                             std::int64_t max_positions, std::int64_t seq);
 

@@ -14,14 +14,14 @@ namespace {
 
 using Type = RopeConfig::Type;
 
-constexpr std::array<std::pair<Type, const char*>, 7> kTypes = {{{Type::standard, "default"},
-                                                                 {Type::linear, "linear"},
-                                                                 {Type::dynamic, "dynamic"},
-                                                                 {Type::llama3, "llama3"},
-                                                                 {Type::yarn, "yarn"},
-                                                                 {Type::longrope, "longrope"},
-                                                                 {Type::proportional,
-                                                                  "proportional"}}};
+constexpr std::array<std::pair<Type, const char*>, 7> kTypes = {
+    {{Type::standard, "default"},
+     {Type::linear, "linear"},
+     {Type::dynamic, "dynamic"},
+     {Type::llama3, "llama3"},
+     {Type::yarn, "yarn"},
+     {Type::longrope, "longrope"},
+     {Type::proportional, "proportional"}}};
 
 const char* name_of(Type type) {
   for (const auto& [known, name] : kTypes)
@@ -50,8 +50,8 @@ Type read_type(const JsonSection& section) {
 
 /// transformers gives yarn and longrope that say null the ratio of the two contexts.
 double read_factor(const JsonSection& section, const RopeConfig& rope, std::int64_t max_positions) {
-  const bool derives = rope.type == Type::longrope ||
-                       (rope.type == Type::yarn && section.states("factor"));
+  const bool derives =
+      rope.type == Type::longrope || (rope.type == Type::yarn && section.states("factor"));
   if (derives && !section.has("factor") && rope.original_max_positions > 0)
     return static_cast<double>(max_positions) / static_cast<double>(rope.original_max_positions);
   if (rope.type != Type::proportional && !section.has("factor"))
@@ -116,8 +116,8 @@ std::optional<double> read_partial(const JsonSection& file, const char* dict, Ro
 void refuse_nested(const JsonSection& file, const char* key) {
   for (const auto& [name, value] : file.find(key)->items())
     if (value.is_object())
-      file.fail_at(key, concat("one rope for all layers, not one of its own for ",
-                               printable(name)));
+      file.fail_at(key,
+                   concat("one rope for all layers, not one of its own for ", printable(name)));
 }
 
 /// `key` null: no dict.

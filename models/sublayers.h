@@ -1,7 +1,7 @@
 // The two halves of a transformer block: causal attention and the MLP. All families use them:
 // GPT-2 with one fused projection and GELU, LLaMA and its kin with three projections, rotary
-// positions and a gated activation. They work on the slots of the block's saved tensors; the block owns the norms and the
-// residual path around them.
+// positions and a gated activation. They work on the slots of the block's saved tensors; the block
+// owns the norms and the residual path around them.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ enum Slot : std::size_t {
   kInput,  ///< The block's input; the first norm and the residual path read it.
   kMean1,
   kRstd1,
-  kProjections,  ///< Three slots: q, k, v after rope, or all in the first.
+  kProjections,                  ///< Three slots: q, k, v after rope, or all in the first.
   kUnnormed = kProjections + 3,  ///< Two slots: q and k before their norms, where they have some,
   kHeadRstd = kUnnormed + 2,     ///< and what those keep.
   kAttended = kHeadRstd + 2,

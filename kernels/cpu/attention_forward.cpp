@@ -33,8 +33,8 @@ HWY_INLINE void exponentiate(float* scores, std::int64_t keys, std::int64_t colu
     Vec32 max = old_max;
     const auto raise_masked = [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
       for (std::int64_t k = begin; k < end; ++k)
-        max = hn::IfThenElse(visible.lanes(q, k), hn::Max(load(scores + k * columns + q), max),
-                             max);
+        max =
+            hn::IfThenElse(visible.lanes(q, k), hn::Max(load(scores + k * columns + q), max), max);
     };
     raise_masked(seen.begin, seen.whole_begin);
     for (std::int64_t k = seen.whole_begin; k < seen.whole_end; ++k)

@@ -171,7 +171,8 @@ void norm_backward_column_block(const NormArgs& a, std::int64_t begin, std::int6
   for (; column + kStep <= end; column += kStep)
     norm_backward_columns<T, kKind, 1>(a, column, AllLanes{});
   if (column < end)
-    norm_backward_columns<T, kKind, 1>(a, column, SomeLanes{static_cast<std::size_t>(end - column)});
+    norm_backward_columns<T, kKind, 1>(a, column,
+                                       SomeLanes{static_cast<std::size_t>(end - column)});
 }
 
 /// Calls body(T, Kind) as compile-time values.
