@@ -38,6 +38,13 @@ std::unique_ptr<ParameterSource> open_model_folder(const std::string& path, Mode
 std::vector<TensorDeclaration> exported_tensors(const std::vector<ParameterSpec>& parameters,
                                                 DType dtype);
 
+/// Copies what goes with a model beside its config and weights (generation_config.json, tokenizer
+/// files, chat templates) from one of its folders to another that is there, over what that has.
+/// Returns the names of the other files of `from` and of those that could not be read: what is not
+/// in the new folder. `from` may be no folder; then nothing is copied. Engine::save_16bit_model
+/// writes weights only: with this and to_config_json beside them the folder loads elsewhere.
+std::vector<std::string> carry_model_files(const std::string& from, const std::string& to);
+
 /// Writes a model folder: under a temporary name beside its path until commit(). Until then, and
 /// after any failure, the path is as it was. Not thread-safe; one rank writes.
 class FolderWriter {
@@ -46,7 +53,7 @@ class FolderWriter {
 
   /// `path` may not exist, or be an empty folder, or be a model folder (config.json names a model
   /// type), which commit() replaces: weights and config.json are the new ones, its other files
-  /// (tokenizer) are kept. Anything else throws IoError now.
+  /// (tokenizer) are kept where carry() brings no others. Anything else throws IoError now.
   FolderWriter(const std::string& path, const std::string& config_json,
                std::vector<TensorDeclaration> tensors,
                std::int64_t max_shard_bytes = kMaxShardBytes);
@@ -54,6 +61,9 @@ class FolderWriter {
   /// The tensors in the declared order, whole or in consecutive slices, from host memory of any
   /// floating dtype (rounded once to the declared one).
   void write(std::string_view name, ConstView values);
+  /// carry_model_files() into the new folder, before commit(); what it brings goes before what a
+  /// folder that is replaced has.
+  std::vector<std::string> carry(const std::string& from);
   /// Makes the folder durable under its path. Throws Error(kInvalid) when tensors are missing.
   void commit();
 
