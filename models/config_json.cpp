@@ -1,6 +1,5 @@
 // config.json of a Hugging Face model folder, read as a file from outside. Defaults of absent keys
 // are those of transformers' config classes.
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
 #include "zero3d/models/rope_json.h"
+#include "zero3d/models/window_json.h"
 
 namespace zero3d {
 namespace {
@@ -68,7 +68,6 @@ void read_gpt2(const JsonSection& file, ModelConfig& config) {
     file.fail_at("activation_function", "gelu_new (or gelu_pytorch_tanh, the same)");
   file.refuse_if(file.boolean("add_cross_attention", false), "add_cross_attention",
                  "false (decoders without an encoder)");
-  config.activation = ModelConfig::Activation::gelu;
   config.vocab_size = file.size("vocab_size");
   config.hidden_size = file.size("n_embd");
   config.layers = file.size("n_layer");
@@ -158,49 +157,6 @@ void read_biases(const JsonSection& file, ModelConfig& config) {
   config.mlp_bias = config.family == Family::llama && file.boolean("mlp_bias", false);
 }
 
-/// layer_types, or what transformers derives it from.
-std::vector<bool> read_windowed_layers(const JsonSection& file, std::int64_t layers) {
-  std::vector<bool> windowed;
-  const ConfigJson* types = file.find("layer_types");
-  if (types == nullptr) {
-    const std::int64_t first = file.integer("max_window_layers", 28);
-    if (layers < 1 || layers > 10000) return windowed;  // validate() says so
-    for (std::int64_t layer = 0; layer < layers; ++layer) windowed.push_back(layer >= first);
-    return windowed;
-  }
-  if (!types->is_array() || std::cmp_not_equal(types->size(), layers))
-    file.fail_at("layer_types", concat("a list of num_hidden_layers entries, ", layers));
-  for (const ConfigJson& type : *types) {
-    if (type != "full_attention" && type != "sliding_attention")
-      file.fail_at("layer_types", "full_attention or sliding_attention in every layer");
-    windowed.push_back(type == "sliding_attention");
-  }
-  return windowed;
-}
-
-void read_window(const JsonSection& file, ModelConfig& config) {
-  constexpr std::int64_t kDefault = 4096;
-  const bool qwen = config.family == Family::qwen2 || config.family == Family::qwen3;
-  if (config.family != Family::mistral && !qwen) return;
-  if (file.states("sliding_window") && !file.has("sliding_window")) {
-    config.sliding_window = 0;  // null: none
-  } else {
-    config.sliding_window = file.integer("sliding_window", kDefault);
-    if (config.sliding_window < 1)
-      file.fail_at("sliding_window", "the keys that a query sees, at least 1, or null");
-  }
-  if (!qwen) return;
-  if (!file.boolean("use_sliding_window", false)) config.sliding_window = 0;
-  const std::vector<bool> windowed = read_windowed_layers(file, config.layers);
-  const bool any = std::find(windowed.begin(), windowed.end(), true) != windowed.end();
-  if (any && config.sliding_window == 0 && file.has("layer_types"))
-    file.fail_at("layer_types",
-                 "full_attention in every layer while there is no sliding window "
-                 "(use_sliding_window true and a sliding_window)");
-  if (!any) config.sliding_window = 0;
-  if (config.sliding_window > 0) config.windowed_layers = windowed;
-}
-
 /// As torch counts it: from the end when negative.
 void read_padding(const JsonSection& file, ModelConfig& config) {
   if (!file.has("pad_token_id")) return;
@@ -226,6 +182,7 @@ void remark_unread(const JsonSection& file, ModelConfig& config) {
   for (const auto& [key, families] : kUnread) {
     const ConfigJson* value = file.find(key);
     if (value == nullptr || *value == false) continue;
+    if (std::string_view(key) == "layer_types" && says_only_full_attention(file, config)) continue;
     for (const Family family : families)
       if (family == config.family)
         config.remarks.push_back(

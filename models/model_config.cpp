@@ -102,13 +102,13 @@ void validate_rope(const ModelConfig& config) {
                          config.head_dim, "; expected an even number"));
   using Type = RopeConfig::Type;
   if (rope.type == Type::standard) return;
-  check_range("the rope scaling's factor", rope.factor, 1.0, 1e6);
   check_range("the rope scaling's partial_rotary_factor", rope.rotated, 0.0, 1.0);
   if (rope.type == Type::dynamic && config.head_dim < 4)
     throw_invalid("model config: dynamic rope needs a head_dim of at least 4");
   if (rope.type == Type::llama3 || rope.type == Type::yarn || rope.type == Type::longrope)
     check_range("the rope scaling's original_max_position_embeddings", rope.original_max_positions,
                 rope.type == Type::longrope ? 2 : 1, std::int64_t{1} << 31);
+  check_range("the rope scaling's factor", rope.factor, 1.0, 1e6);
   if (rope.attention_factor)
     check_range("the rope scaling's attention_factor", *rope.attention_factor, 0.0, 1e6);
   if (rope.type == Type::yarn) validate_yarn(rope);

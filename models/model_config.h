@@ -63,7 +63,7 @@ struct ModelConfig {
   bool qkv_bias = false;                ///< LLaMA's attention_bias, always so in Qwen2 and GPT-2.
   bool output_bias = false;             ///< Of the attention's output projection.
   bool mlp_bias = false;
-  Activation activation = Activation::silu;  ///< Of the gate; GPT-2's is always gelu.
+  Activation activation = Activation::silu;  ///< Of the gate; GPT-2 has none.
   RopeConfig rope;                           ///< All but GPT-2.
   std::int64_t sliding_window =
       0;  ///< Keys that a query of a windowed layer sees; 0: no such layer.

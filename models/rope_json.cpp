@@ -52,7 +52,7 @@ Type read_type(const JsonSection& section) {
 double read_factor(const JsonSection& section, const RopeConfig& rope, std::int64_t max_positions) {
   const bool derives =
       rope.type == Type::longrope || (rope.type == Type::yarn && section.states("factor"));
-  if (derives && !section.has("factor") && rope.original_max_positions > 0)
+  if (derives && !section.has("factor"))  // validate() looks at the divisor
     return static_cast<double>(max_positions) / static_cast<double>(rope.original_max_positions);
   if (rope.type != Type::proportional && !section.has("factor"))
     section.fail_at("factor", "the rope scaling's factor");
