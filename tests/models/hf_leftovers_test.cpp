@@ -173,10 +173,10 @@ TEST_F(Gpt2Folder, MasksAreCompared) {
   EXPECT_EQ(config_.remarks, std::vector<std::string>());
   tensor("h.0.attn.bias").values[1] = 1;
   tensor("h.0.attn.masked_bias").values[0] = 0;
+  open();
   test::LogCapture log;
   open_folder(folder_.path().string(), list_parameters(*build_model(config_)));
   EXPECT_EQ(log.with("'h.0.attn.bias'").size(), 1u) << "who asks for parameters alone is warned";
-  open();
   ASSERT_EQ(config_.remarks.size(), 2u);
   expect_has(config_.remarks[0], "not the causal mask that the model has): 'h.0.attn.bias'");
   expect_has(config_.remarks[1], "'h.0.attn.masked_bias'");
