@@ -48,11 +48,11 @@ HWY_INLINE void differentiate(const AttentionArgs& a, const QueryBlock& block, s
       }
     };
     clear(0, seen.begin);
-    for (std::int64_t k = seen.begin; k < seen.end; ++k) {
+    seen.for_each([&](std::int64_t k, auto whole) HWY_ATTR {
       float* score = s->scores + k * block.columns + q;
       float* gradient = s->gradients + k * block.columns + q;
       Vec32 p = exp(hn::Sub(load(score), lse));
-      if (!seen.whole(k)) p = hn::IfThenElseZero(visible.lanes(q, k), p);
+      if (!whole()) p = hn::IfThenElseZero(visible.lanes(q, k), p);
       Vec32 kept_p = p, dp = load(gradient);
       if (drop) {
         const auto lanes = kept_lanes(s->kept_bits, q, k);
@@ -61,7 +61,7 @@ HWY_INLINE void differentiate(const AttentionArgs& a, const QueryBlock& block, s
       }
       store(kept_p, score);
       store(hn::Mul(hn::Mul(p, hn::Sub(dp, delta)), scale), gradient);
-    }
+    });
     // A tile reads up to its own length past the diagonal.
     clear(seen.end, HWY_MIN(keys, seen.end + kTileRows));
   }

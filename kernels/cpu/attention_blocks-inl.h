@@ -4,6 +4,7 @@
 // Scores are kept transposed, [keys, queries]: the queries lie along the vector, so that softmax
 // needs no sums across lanes.
 #include <cstdint>
+#include <type_traits>
 
 #include "zero3d/kernels/cpu/attention.h"
 
@@ -209,7 +210,14 @@ struct Visible {
   /// lane, and those in [whole_begin, whole_end) by all.
   struct Range {
     std::int64_t begin, whole_begin, whole_end, end;
-    HWY_INLINE bool whole(std::int64_t k) const { return k >= whole_begin && k < whole_end; }
+    /// body(k, whole) for the keys in order; whole() is known at compile time.
+    template <typename Body>
+    HWY_INLINE void for_each(const Body& body) const {
+      std::int64_t k = begin;
+      for (; k < whole_begin; ++k) body(k, std::false_type());
+      for (; k < whole_end; ++k) body(k, std::true_type());
+      for (; k < end; ++k) body(k, std::false_type());
+    }
   };
   HWY_INLINE Range range(std::int64_t q, std::int64_t keys) const {
     Range r;

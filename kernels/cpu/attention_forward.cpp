@@ -31,26 +31,21 @@ HWY_INLINE void exponentiate(float* scores, std::int64_t keys, std::int64_t colu
     const Visible::Range seen = visible.range(q, keys);
     const Vec32 old_max = load(softmax->max + q);
     Vec32 max = old_max;
-    const auto raise_masked = [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
-      for (std::int64_t k = begin; k < end; ++k)
-        max =
-            hn::IfThenElse(visible.lanes(q, k), hn::Max(load(scores + k * columns + q), max), max);
-    };
-    raise_masked(seen.begin, seen.whole_begin);
-    for (std::int64_t k = seen.whole_begin; k < seen.whole_end; ++k)
-      max = hn::Max(load(scores + k * columns + q), max);
-    raise_masked(seen.whole_end, seen.end);
+    seen.for_each([&](std::int64_t k, auto whole) HWY_ATTR {
+      const Vec32 raised = hn::Max(load(scores + k * columns + q), max);
+      max = whole() ? raised : hn::IfThenElse(visible.lanes(q, k), raised, max);
+    });
     const Vec32 rescale = exp(hn::Sub(old_max, max));
     Vec32 sum = hn::Mul(load(softmax->sum + q), rescale);
     for (std::int64_t k = 0; k < seen.begin; ++k) store(set(0), scores + k * columns + q);
-    for (std::int64_t k = seen.begin; k < seen.end; ++k) {
+    seen.for_each([&](std::int64_t k, auto whole) HWY_ATTR {
       float* at = scores + k * columns + q;
       Vec32 p = exp(hn::Sub(load(at), max));
-      if (!seen.whole(k)) p = hn::IfThenElseZero(visible.lanes(q, k), p);
+      if (!whole()) p = hn::IfThenElseZero(visible.lanes(q, k), p);
       sum = hn::Add(sum, p);
       if (kept_bits != nullptr) p = hn::IfThenElseZero(kept_lanes(*kept_bits, q, k), p);
       store(p, at);
-    }
+    });
     // A tile of queries reads up to its own length past its first query.
     for (std::int64_t k = seen.end; k < HWY_MIN(keys, seen.end + kTileRows); ++k)
       store(set(0), scores + k * columns + q);
