@@ -136,7 +136,6 @@ class Bench {
   }
   double step_ms() const { return step_ms_; }
 
- private:
   double time(const std::function<void()>& enqueue) {
     return fastest(clock_, [&] {
       enqueue();
@@ -144,6 +143,7 @@ class Bench {
     });
   }
 
+ private:
   DType dtype_;
   clockid_t clock_;
   std::unique_ptr<Device> device_;
@@ -153,6 +153,38 @@ class Bench {
   double peak_ = 1;
   double step_ms_ = 0;
 };
+
+/// What a sliding window saves: blocks of keys before it are skipped, so that the ratio follows the
+/// share of the blocks that are left.
+void compare_windows(Bench& b) {
+  AttentionShape shape;
+  shape.batch = 1;
+  shape.seq = 4096;
+  shape.heads = shape.kv_heads = 2;
+  shape.head_dim = 64;
+  shape.scale = 0.125f;
+  const Shape rows{shape.seq, shape.heads * shape.head_dim};
+  const View q = b.make(rows), k = b.make(rows), v = b.make(rows), out = b.make(rows);
+  const View dq = b.make(rows), dk = b.make(rows), dv = b.make(rows), dout = b.make(rows);
+  const View lse = b.make({1, shape.heads, shape.seq}, DType::f32);
+  const View scratch = b.make({attention_backward_scratch(shape)}, DType::f32);
+  double whole[2] = {};
+  for (const std::int64_t window : {0, 2048, 1024, 256}) {
+    shape.window = window;
+    const double forward = b.time([&] {
+      attention_forward(b.stream(), shape, Columns(q), Columns(k), Columns(v), Columns(out), lse);
+    });
+    const double backward = b.time([&] {
+      attention_backward(b.stream(), shape, Columns(dout), Columns(q), Columns(k), Columns(v),
+                         Columns(out), lse, Columns(dq), Columns(dk), Columns(dv), scratch);
+    });
+    if (window == 0) whole[0] = forward, whole[1] = backward;
+    std::printf(
+        "attention of %lld tokens, window %4lld: forward %.2f, backward %.2f of the whole's time\n",
+        static_cast<long long>(shape.seq), static_cast<long long>(window), forward / whole[0],
+        backward / whole[1]);
+  }
+}
 
 void run(int threads, DType dtype) {
   constexpr std::int64_t kBatch = 4, kSeq = 64, kWidth = 768, kVocabulary = 50257, kLayers = 12;
@@ -182,6 +214,10 @@ void run(int threads, DType dtype) {
   b.bandwidth("swiglu_forward", 6 * unit, 0, [&] {
     swiglu_forward(s, ConstColumns(wide, 0, 2 * kWidth), ConstColumns(wide, 2 * kWidth, 2 * kWidth),
                    wide_out.flat(0, kRows * 2 * kWidth).reshaped({kRows, 2 * kWidth}));
+  });
+  b.bandwidth("geglu_forward", 6 * unit, 0, [&] {
+    geglu_forward(s, ConstColumns(wide, 0, 2 * kWidth), ConstColumns(wide, 2 * kWidth, 2 * kWidth),
+                  wide_out.flat(0, kRows * 2 * kWidth).reshaped({kRows, 2 * kWidth}));
   });
   b.bandwidth("dropout with residual", 3 * unit, 4 * kLayers + 2,
               [&] { dropout(s, x, 0.1f, RandomKey{}, kSeq, z, y); });
@@ -239,6 +275,7 @@ void run(int threads, DType dtype) {
     }
   std::printf("a step of GPT-2 124M over %lld tokens: %.1f ms outside the matrix products\n",
               static_cast<long long>(kRows), b.step_ms());
+  compare_windows(b);
 }
 
 }  // namespace

@@ -7,10 +7,11 @@
 namespace zero3d::kernels {
 namespace {
 
-SwigluArgs swiglu_args(const char* what, const ConstView& y, const ConstColumns& gate,
-                       const ConstColumns& up) {
+GatedArgs gated_args(const char* what, GateFunction function, const ConstView& y,
+                     const ConstColumns& gate, const ConstColumns& up) {
   require_float(what, "y", y);
-  SwigluArgs args;
+  GatedArgs args;
+  args.function = function;
   args.dtype = y.dtype();
   args.rows = y.shape().rows();
   args.width = y.shape().last();
@@ -19,6 +20,29 @@ SwigluArgs swiglu_args(const char* what, const ConstView& y, const ConstColumns&
   args.gate = rows_of(gate);
   args.up = rows_of(up);
   return args;
+}
+
+void gated_forward(Stream& stream, const char* what, GateFunction function,
+                   const ConstColumns& gate, const ConstColumns& up, const View& y) {
+  GatedArgs args = gated_args(what, function, y, gate, up);
+  args.y = y.data();
+  dispatch(stream, what, {reads(gate.matrix), reads(up.matrix), writes(y)},
+           {.cpu = cpu::gated_forward}, args);
+}
+
+void gated_backward(Stream& stream, const char* what, GateFunction function, const ConstView& dy,
+                    const ConstColumns& gate, const ConstColumns& up, const Columns& dgate,
+                    const Columns& dup) {
+  GatedArgs args = gated_args(what, function, dy, gate, up);
+  require_columns(what, "dgate", dgate, args.dtype, args.rows, args.width);
+  require_columns(what, "dup", dup, args.dtype, args.rows, args.width);
+  args.dy = dy.data();
+  args.dgate = rows_of(dgate);
+  args.dup = rows_of(dup);
+  dispatch(
+      stream, what,
+      {reads(dy), reads(gate.matrix), reads(up.matrix), writes(dgate.matrix), writes(dup.matrix)},
+      {.cpu = cpu::gated_backward}, args);
 }
 
 }  // namespace
@@ -42,26 +66,22 @@ void gelu_backward(Stream& stream, const ConstView& dy, const ConstView& x, cons
 
 void swiglu_forward(Stream& stream, const ConstColumns& gate, const ConstColumns& up,
                     const View& y) {
-  constexpr const char* kWhat = "swiglu_forward";
-  SwigluArgs args = swiglu_args(kWhat, y, gate, up);
-  args.y = y.data();
-  dispatch(stream, kWhat, {reads(gate.matrix), reads(up.matrix), writes(y)},
-           {.cpu = cpu::swiglu_forward}, args);
+  gated_forward(stream, "swiglu_forward", GateFunction::silu, gate, up, y);
 }
 
 void swiglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& gate,
                      const ConstColumns& up, const Columns& dgate, const Columns& dup) {
-  constexpr const char* kWhat = "swiglu_backward";
-  SwigluArgs args = swiglu_args(kWhat, dy, gate, up);
-  require_columns(kWhat, "dgate", dgate, args.dtype, args.rows, args.width);
-  require_columns(kWhat, "dup", dup, args.dtype, args.rows, args.width);
-  args.dy = dy.data();
-  args.dgate = rows_of(dgate);
-  args.dup = rows_of(dup);
-  dispatch(
-      stream, kWhat,
-      {reads(dy), reads(gate.matrix), reads(up.matrix), writes(dgate.matrix), writes(dup.matrix)},
-      {.cpu = cpu::swiglu_backward}, args);
+  gated_backward(stream, "swiglu_backward", GateFunction::silu, dy, gate, up, dgate, dup);
+}
+
+void geglu_forward(Stream& stream, const ConstColumns& gate, const ConstColumns& up,
+                   const View& y) {
+  gated_forward(stream, "geglu_forward", GateFunction::gelu, gate, up, y);
+}
+
+void geglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& gate,
+                    const ConstColumns& up, const Columns& dgate, const Columns& dup) {
+  gated_backward(stream, "geglu_backward", GateFunction::gelu, dy, gate, up, dgate, dup);
 }
 
 void dropout(Stream& stream, const ConstView& x, float p, const RandomKey& key,

@@ -19,6 +19,10 @@ void swiglu_forward(Stream& stream, const ConstColumns& gate, const ConstColumns
                     const View& y);
 void swiglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& gate,
                      const ConstColumns& up, const Columns& dgate, const Columns& dup);
+/// The same with gelu_new in the place of silu.
+void geglu_forward(Stream& stream, const ConstColumns& gate, const ConstColumns& up, const View& y);
+void geglu_backward(Stream& stream, const ConstView& dy, const ConstColumns& gate,
+                    const ConstColumns& up, const Columns& dgate, const Columns& dup);
 
 /// y = x * keep / (1 - p) (+ residual if defined), where element e of row r (sample = key.sample +
 /// r / rows.count) is kept iff its uniform number is at least p; e counts within the whole sample.

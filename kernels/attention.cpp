@@ -13,6 +13,8 @@ void require_shape(const char* what, const AttentionShape& shape) {
           what, "expected positive extents and heads to be a multiple of kv_heads, but batch is ",
           shape.batch, ", seq ", shape.seq, ", heads ", shape.heads, ", kv_heads ", shape.kv_heads,
           ", head_dim ", shape.head_dim);
+  require(shape.window >= 0, what, "expected a window of 0 (none) or more keys, but it is ",
+          shape.window);
   require(shape.dropout >= 0 && shape.dropout <= 1, what,
           "expected a dropout in [0, 1], but it is ", shape.dropout);
 }
@@ -28,6 +30,7 @@ AttentionArgs attention_args(const char* what, const AttentionShape& shape, cons
   args.heads = shape.heads;
   args.kv_heads = shape.kv_heads;
   args.head_dim = shape.head_dim;
+  args.window = shape.window;
   args.scale = shape.scale;
   args.dropout = shape.dropout;
   args.head_offset = shape.head_offset;

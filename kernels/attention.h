@@ -1,6 +1,6 @@
 // Causal multi-head attention with grouped keys and values, by blocks with an online softmax: no
-// [T, T] matrix is ever made, and blocks above the diagonal are skipped. Query head h uses
-// key/value head h / (heads / kv_heads).
+// [T, T] matrix is ever made, and blocks above the diagonal or before the window are skipped. Query
+// head h uses key/value head h / (heads / kv_heads).
 #pragma once
 
 #include <span>
@@ -18,7 +18,8 @@ struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
-  float scale = 0;    ///< Of the scores; usually 1 / sqrt(head_dim).
+  std::int64_t window = 0;  ///< Sliding window: query t sees keys t - window + 1 to t; 0: 0 to t.
+  float scale = 0;          ///< Of the scores; usually 1 / sqrt(head_dim).
   float dropout = 0;  ///< Of the probabilities; key.layer and sample (= key.sample + batch row)
                       ///< name the numbers.
   std::int64_t head_offset = 0;  ///< Heads before these in the whole model: dropout counts all.

@@ -33,7 +33,7 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
 }
 
 void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
-                        const View& dtable, bool accumulate) {
+                        const View& dtable, bool accumulate, std::int64_t padding) {
   if (!dtable.defined()) return;
   constexpr const char* kWhat = "embedding_backward";
   require_float(kWhat, "dout", dout);
@@ -45,6 +45,7 @@ void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView
   require_elements(kWhat, "tokens", tokens, DType::i32, args.rows);
   require_float_elements(kWhat, "dtable", dtable, args.table_rows * args.width);
   args.tokens = tokens.as<std::int32_t>();
+  args.padding = padding;
   args.dout = dout.data();
   args.table_dtype = dtable.dtype();
   args.dtable = dtable.data();

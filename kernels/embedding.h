@@ -11,9 +11,10 @@ namespace zero3d::kernels {
 void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
                        const ConstView& positions, const View& out);
 /// dtable[tokens[r]] += dout[r], summed per table row in fp32 in row order and rounded once.
-/// `accumulate` false: dtable is zeroed first. dtable may be undefined (frozen).
+/// `accumulate` false: dtable is zeroed first. dtable may be undefined (frozen). Nothing is added
+/// to the row of `padding` (-1: no such token), as torch's padding_idx.
 void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
-                        const View& dtable, bool accumulate);
+                        const View& dtable, bool accumulate, std::int64_t padding = -1);
 /// dpositions[t] = sum over the batch of dout[b, t]; rows past seq are zeroed.
 void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
                        const View& dpositions, bool accumulate);

@@ -2,6 +2,8 @@
 // parameters in the dtype of x.
 #pragma once
 
+#include <cstdint>
+
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
 
@@ -22,14 +24,22 @@ void layer_norm_backward_weight(Stream& stream, const ConstView& dy, const Const
                                 const ConstView& mean, const ConstView& rstd, const View& dweight,
                                 const View& dbias, bool accumulate = false);
 
-/// y = round(x / sqrt(mean(x^2) + eps)) * weight, the product rounded again: as transformers'
-/// LlamaRMSNorm.
+/// What RMSNorm multiplies the normalised row by, and where it rounds.
+enum class RmsFactor : std::uint8_t {
+  weight,          ///< round(round(n) * weight), as transformers' LlamaRMSNorm.
+  one_plus_weight  ///< round(n * (1 + weight)), as its GemmaRMSNorm.
+};
+
+/// y = n * factor, with n = x / sqrt(mean(x^2) + eps).
 void rms_norm_forward(Stream& stream, const ConstView& x, const ConstView& weight, float eps,
-                      const View& y, const View& rstd);
+                      const View& y, const View& rstd, RmsFactor factor = RmsFactor::weight);
+/// As layer_norm_backward_input; dx may also be dy.
 void rms_norm_backward_input(Stream& stream, const ConstView& dy, const ConstView& x,
                              const ConstView& weight, const ConstView& rstd,
-                             const ConstView& dx_residual, const View& dx);
+                             const ConstView& dx_residual, const View& dx,
+                             RmsFactor factor = RmsFactor::weight);
 void rms_norm_backward_weight(Stream& stream, const ConstView& dy, const ConstView& x,
-                              const ConstView& rstd, const View& dweight, bool accumulate = false);
+                              const ConstView& rstd, const View& dweight, bool accumulate = false,
+                              RmsFactor factor = RmsFactor::weight);
 
 }  // namespace zero3d::kernels

@@ -1,113 +1,70 @@
-// config.json of a Hugging Face model folder, read as a file from outside.
-#include <algorithm>
+// config.json of a Hugging Face model folder, read as a file from outside. Defaults of absent keys
+// are those of transformers' config classes.
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
+#include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
+#include "zero3d/models/rope_json.h"
+#include "zero3d/models/window_json.h"
 
 namespace zero3d {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Family = ModelConfig::Family;
 
 constexpr std::uint64_t kMaxFileBytes = 16u << 20;
 
-std::optional<std::int64_t> integer_of(const Json& value) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() && !std::in_range<std::int64_t>(value.get<std::uint64_t>()))
-    return std::nullopt;
-  return value.get<std::int64_t>();
+std::string supported(std::string_view (*name)(Family)) {
+  std::vector<std::string_view> names;
+  for (const Family family : all_families()) names.push_back(name(family));
+  return joined(names, ", ");
 }
 
-/// An object of the file with its place in it, for messages.
-class Section {
- public:
-  Section(const Json& json, std::string path, std::string prefix = "")
-      : json_(json), path_(std::move(path)), prefix_(std::move(prefix)) {}
+/// By the first of `architectures`; LLaMAForCausalLM is what the first conversions wrote.
+Family read_architecture(const JsonSection& file, const ConfigJson& list) {
+  if (list.is_array() && list.size() == 1 && list.front().is_string()) {
+    const std::string name = list.front().get<std::string>();
+    if (name == "LLaMAForCausalLM") return Family::llama;
+    for (const Family family : all_families())
+      if (name == architecture_name(family)) return family;
+  }
+  file.fail_at("architectures", concat("a list with one of ", supported(architecture_name)));
+}
 
-  [[noreturn]] void fail(const std::string& message) const { throw IoError(path_, 0, message); }
-  [[noreturn]] void fail_at(const char* key, const std::string& expected) const {
-    const Json* value = find(key);
-    std::string found =
-        value == nullptr ? "absent" : value->dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (found.size() > 80) found = found.substr(0, 77) + "...";
-    fail(concat("\"", prefix_, key, "\" is ", found, "; expected ", expected));
-  }
-
-  /// Null stands for absent, as in transformers.
-  const Json* find(const char* key) const {
-    const auto it = json_.find(key);
-    return it == json_.end() || it->is_null() ? nullptr : &*it;
-  }
-  bool has(const char* key) const { return find(key) != nullptr; }
-
-  std::int64_t integer(const char* key, std::int64_t fallback) const {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    const std::optional<std::int64_t> integer = integer_of(*value);
-    if (!integer) fail_at(key, "an integer of 64 bits");
-    return *integer;
-  }
-  std::int64_t size(const char* key) const {
-    if (!has(key)) fail_at(key, "the model's size");
-    return integer(key, 0);
-  }
-  double number(const char* key, double fallback) const {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_number()) fail_at(key, "a number");
-    return value->get<double>();
-  }
-  bool boolean(const char* key, bool fallback) const {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) fail_at(key, "true or false");
-    return value->get<bool>();
-  }
-  std::string text(const char* key, const std::string& fallback) const {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_string()) fail_at(key, "a string");
-    return value->get<std::string>();
-  }
-  void refuse_if(bool present, const char* key, const std::string& expected) const {
-    if (present) fail_at(key, expected);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  const Json& json_;
-  std::string path_;
-  std::string prefix_;
-};
-
-Family read_family(const Section& file) {
-  static constexpr const char* kSupported = "GPT2LMHeadModel, LlamaForCausalLM or Qwen2ForCausalLM";
-  if (const Json* list = file.find("architectures")) {
-    if (list->is_array() && list->size() == 1 && list->front().is_string()) {
-      const std::string name = list->front().get<std::string>();
-      for (const Family family : {Family::gpt2, Family::llama, Family::qwen2})
-        if (name == architecture_name(family)) return family;
-    }
-    file.fail_at("architectures", concat("a list with one of ", kSupported));
-  }
+std::optional<Family> read_model_type(const JsonSection& file) {
+  if (!file.has("model_type")) return std::nullopt;
   const std::string type = file.text("model_type", "");
-  if (type == "gpt2") return Family::gpt2;
-  if (type == "llama") return Family::llama;
-  if (type == "qwen2") return Family::qwen2;
-  file.fail_at("architectures", concat("a list with one of ", kSupported));
+  for (const Family family : all_families())
+    if (type == model_type_name(family)) return family;
+  file.fail_at("model_type", concat("one of ", supported(model_type_name)));
 }
 
-void read_gpt2(const Section& file, ModelConfig& config) {
+Family read_family(const JsonSection& file) {
+  const ConfigJson* list = file.find("architectures");
+  if (list == nullptr) {
+    if (const std::optional<Family> family = read_model_type(file)) return *family;
+    file.fail_at("architectures", concat("a list with one of ", supported(architecture_name)));
+  }
+  const Family family = read_architecture(file, *list);
+  if (read_model_type(file).value_or(family) != family)
+    file.fail_at("model_type", concat(model_type_name(family), ", as \"architectures\" says ",
+                                      architecture_name(family), "; one of them is wrong"));
+  return family;
+}
+
+bool is_tanh_gelu(const std::string& name) {
+  return name == "gelu_new" || name == "gelu_pytorch_tanh";
+}
+
+void read_gpt2(const JsonSection& file, ModelConfig& config) {
   const std::string activation = file.text("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh")
+  if (!is_tanh_gelu(activation))
     file.fail_at("activation_function", "gelu_new (or gelu_pytorch_tanh, the same)");
   file.refuse_if(file.boolean("add_cross_attention", false), "add_cross_attention",
                  "false (decoders without an encoder)");
@@ -132,99 +89,135 @@ void read_gpt2(const Section& file, ModelConfig& config) {
   config.qkv_bias = config.output_bias = config.mlp_bias = true;
 }
 
-/// Both spellings: rope_parameters (transformers 5), or rope_theta and rope_scaling at the top.
-RopeConfig read_rope(const Section& file, std::int64_t max_positions) {
-  RopeConfig rope;
-  const char* key = file.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  rope.theta = file.number("rope_theta", 10000.0);
-  const Json* json = file.find(key);
-  if (json == nullptr) return rope;
-  if (!json->is_object()) file.fail_at(key, "an object");
-  const Section section(*json, file.path(), concat(key, "."));
-  rope.theta = section.number("rope_theta", rope.theta);
-  if (section.number("partial_rotary_factor", 1.0) != 1.0)
-    section.fail_at("partial_rotary_factor", "1 (all of a head is rotated)");
-  const char* type_key = section.has("rope_type") ? "rope_type" : "type";
-  const std::string type = section.text(type_key, "default");
-  if (type == "default") return rope;
-  if (type == "linear") {
-    rope.type = RopeConfig::Type::linear;
-  } else if (type == "dynamic") {
-    rope.type = RopeConfig::Type::dynamic;
-  } else if (type == "llama3") {
-    rope.type = RopeConfig::Type::llama3;
-  } else {
-    section.fail_at(type_key, "default, linear, dynamic or llama3");
+/// What an absent key means, where families differ.
+struct Defaults {
+  std::int64_t kv_heads;  ///< 0: as many as heads.
+  std::int64_t head_dim;  ///< 0: hidden_size / heads.
+  std::int64_t max_positions;
+  bool tied = false;
+};
+
+Defaults defaults_of(Family family) {
+  switch (family) {
+    case Family::mistral:
+      return {8, 0, 131072};
+    case Family::qwen2:
+      return {32, 0, 32768};
+    case Family::qwen3:
+      return {32, 128, 32768};
+    case Family::gemma:
+      return {16, 256, 8192, true};
+    default:
+      return {0, 0, 2048};
   }
-  if (!section.has("factor")) section.fail_at("factor", "the rope scaling's factor");
-  rope.factor = section.number("factor", 1.0);
-  if (rope.type == RopeConfig::Type::llama3) {
-    for (const char* needed : {"low_freq_factor", "high_freq_factor"})
-      if (!section.has(needed)) section.fail_at(needed, "a number (llama3)");
-    rope.low_freq_factor = section.number("low_freq_factor", 1.0);
-    rope.high_freq_factor = section.number("high_freq_factor", 4.0);
-    rope.original_max_positions =
-        section.integer("original_max_position_embeddings", max_positions);
-  }
-  return rope;
 }
 
-void refuse_sliding_window(const Section& file, const ModelConfig& config) {
-  if (const Json* types = file.find("layer_types")) {
-    if (!types->is_array()) file.fail_at("layer_types", "a list");
-    for (const Json& type : *types)
-      if (type != "full_attention") file.fail_at("layer_types", "full_attention in every layer");
+void read_heads(const JsonSection& file, const Defaults& defaults, ModelConfig& config) {
+  config.heads = file.size("num_attention_heads");
+  const bool grouped = defaults.kv_heads != 0 && !file.states("num_key_value_heads");
+  config.kv_heads = file.integer("num_key_value_heads", grouped ? defaults.kv_heads : config.heads);
+  if (file.has("head_dim") || (defaults.head_dim != 0 && !file.states("head_dim"))) {
+    config.head_dim = file.integer("head_dim", defaults.head_dim);
     return;
   }
-  const bool windowed = file.boolean("use_sliding_window", false) && file.has("sliding_window") &&
-                        file.integer("max_window_layers", 28) < config.layers;
-  file.refuse_if(windowed, "use_sliding_window", "false (attention over the whole context)");
+  if (config.heads < 1 || config.hidden_size < 1 || config.hidden_size % config.heads != 0)
+    file.fail(concat("hidden_size is ", config.hidden_size, " and num_attention_heads ",
+                     config.heads, "; expected a multiple of the number of heads, or a head_dim"));
+  config.head_dim = config.hidden_size / config.heads;
 }
 
-void read_llama(const Section& file, ModelConfig& config) {
-  if (file.text("hidden_act", "silu") != "silu") file.fail_at("hidden_act", "silu");
-  if (file.integer("pretraining_tp", 1) != 1)
-    file.fail_at("pretraining_tp", "1 (projections cut in slices are not reproduced)");
+void read_activation(const JsonSection& file, ModelConfig& config) {
+  const bool gemma = config.family == Family::gemma;
+  const std::string name = file.text("hidden_act", gemma ? "gelu_pytorch_tanh" : "silu");
+  if (is_tanh_gelu(name) || (gemma && name == "gelu")) {
+    config.activation = ModelConfig::Activation::gelu;
+  } else if (name != "silu" && name != "swish") {
+    file.fail_at("hidden_act", gemma ? "gelu_pytorch_tanh (or gelu, which means it in this family)"
+                                     : "silu or gelu_pytorch_tanh");
+  }
+  // Releases differ in which of the two they read.
+  const std::string other = file.text("hidden_activation", name);
+  if (gemma && other != name && !(is_tanh_gelu(other) && name == "gelu"))
+    file.fail_at("hidden_activation", concat("the same as \"hidden_act\", ", name));
+}
+
+void read_biases(const JsonSection& file, ModelConfig& config) {
+  switch (config.family) {
+    case Family::qwen2:
+      config.qkv_bias = true;
+      break;
+    case Family::llama:
+    case Family::qwen3:
+    case Family::gemma:
+      config.qkv_bias = config.output_bias = file.boolean("attention_bias", false);
+      break;
+    default:
+      break;
+  }
+  config.mlp_bias = config.family == Family::llama && file.boolean("mlp_bias", false);
+}
+
+/// As torch counts it: from the end when negative.
+void read_padding(const JsonSection& file, ModelConfig& config) {
+  if (!file.has("pad_token_id")) return;
+  const std::int64_t token = file.integer("pad_token_id", 0);
+  if (token >= config.vocab_size || token < -config.vocab_size)
+    file.fail_at("pad_token_id", concat("a token of the vocabulary (below ", config.vocab_size,
+                                        ", or from its end when negative), or null"));
+  config.padding_token = token < 0 ? config.vocab_size + token : token;
+}
+
+/// Keys of other families that this one does not read.
+void remark_unread(const JsonSection& file, ModelConfig& config) {
+  struct Unread {
+    const char* key;
+    std::initializer_list<Family> families;
+  };
+  static const Unread kUnread[] = {
+      {"attention_bias", {Family::mistral, Family::qwen2}},
+      {"mlp_bias", {Family::mistral, Family::qwen2, Family::qwen3, Family::gemma}},
+      {"sliding_window", {Family::llama, Family::gemma}},
+      {"use_sliding_window", {Family::llama, Family::mistral, Family::gemma}},
+      {"layer_types", {Family::llama, Family::mistral, Family::gemma}}};
+  for (const auto& [key, families] : kUnread) {
+    const ConfigJson* value = file.find(key);
+    if (value == nullptr || *value == false) continue;
+    if (std::string_view(key) == "layer_types" && says_only_full_attention(file, config)) continue;
+    for (const Family family : families)
+      if (family == config.family)
+        config.remarks.push_back(
+            concat(key, " has no effect: ", architecture_name(family), " does not read it"));
+  }
+}
+
+void read_llama(const JsonSection& file, ModelConfig& config) {
+  const Defaults defaults = defaults_of(config.family);
+  read_activation(file, config);
+  file.integer("pretraining_tp", 1);  // slices of the same products: transformers ignores it
   config.vocab_size = file.size("vocab_size");
   config.hidden_size = file.size("hidden_size");
   config.layers = file.size("num_hidden_layers");
-  config.heads = file.size("num_attention_heads");
-  config.kv_heads = file.integer("num_key_value_heads", config.heads);
   config.intermediate_size = file.size("intermediate_size");
-  const bool qwen2 = config.family == Family::qwen2;
-  config.max_positions = file.integer("max_position_embeddings", qwen2 ? 32768 : 2048);
-  if (!file.has("head_dim")) {
-    if (config.heads < 1 || config.hidden_size < 1 || config.hidden_size % config.heads != 0)
-      file.fail(concat("hidden_size is ", config.hidden_size, " and num_attention_heads ",
-                       config.heads,
-                       "; expected a multiple of the number of heads, or a head_dim"));
-    config.head_dim = config.hidden_size / config.heads;
-  } else {
-    config.head_dim = file.integer("head_dim", 0);
-  }
+  config.max_positions = file.integer("max_position_embeddings", defaults.max_positions);
+  read_heads(file, defaults, config);
   config.norm_eps = file.number("rms_norm_eps", 1e-6);
-  config.tied = file.boolean("tie_word_embeddings", false);
+  config.tied = file.boolean("tie_word_embeddings", defaults.tied);
   config.attention_dropout = file.number("attention_dropout", 0.0);
-  config.qkv_bias = qwen2 || file.boolean("attention_bias", false);
-  config.output_bias = !qwen2 && config.qkv_bias;
-  config.mlp_bias = !qwen2 && file.boolean("mlp_bias", false);
-  config.rope = read_rope(file, config.max_positions);
-  refuse_sliding_window(file, config);
+  read_biases(file, config);
+  config.rope = read_rope(file, config);
+  read_window(file, config);
+  read_padding(file, config);
+  remark_unread(file, config);
+  file.refuse_if(file.boolean("use_bidirectional_attention", false), "use_bidirectional_attention",
+                 "false (attention to earlier tokens)");
 }
 
-void read_special_tokens(const Section& file, ModelConfig& config) {
+void read_special_tokens(const JsonSection& file, ModelConfig& config) {
   if (file.has("bos_token_id")) config.bos_token = file.integer("bos_token_id", 0);
-  const Json* eos = file.find("eos_token_id");
-  if (eos == nullptr) return;
-  const Json list = eos->is_array() ? *eos : Json::array({*eos});
-  for (const Json& id : list) {
-    const std::optional<std::int64_t> token = integer_of(id);
-    if (!token) file.fail_at("eos_token_id", "a token or a list of tokens");
-    config.eos_tokens.push_back(*token);
-  }
+  config.eos_tokens = file.integers("eos_token_id");
 }
 
-std::optional<DType> read_dtype(const Section& file) {
+std::optional<DType> read_dtype(const JsonSection& file) {
   const char* key = file.has("dtype") ? "dtype" : "torch_dtype";
   if (!file.has(key)) return std::nullopt;
   std::string name = file.text(key, "");
@@ -236,41 +229,25 @@ std::optional<DType> read_dtype(const Section& file) {
   file.fail_at(key, "float32, bfloat16 or float16");
 }
 
-/// "line 3, column 7" of a byte, counted from 1.
-std::string place_of(const std::string& text, std::size_t byte) {
-  const std::string_view before = std::string_view(text).substr(0, byte > 0 ? byte - 1 : 0);
-  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
-  return concat("line ", line, ", column ", before.size() - (before.rfind('\n') + 1) + 1);
-}
-
-Json parse_json(const std::string& text, const std::string& path) {
-  constexpr int kDeepest = 64;
-  const auto bound_depth = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth <= kDeepest) return true;
-    throw IoError(path, 0, concat("is nested deeper than the ", kDeepest, " levels allowed"));
-  };
-  try {
-    return Json::parse(text, bound_depth);
-  } catch (const Json::parse_error& error) {
-    throw IoError(path, 0,
-                  concat("is no JSON: it cannot be read at ", place_of(text, error.byte),
-                         "; expected the config.json that save_pretrained writes"));
-  } catch (const Json::exception&) {  // the only other one of parsing
-    throw IoError(path, 0, "holds a number too large for 64 bits");
-  }
+/// Weights in forms that are not read, by the keys that say so.
+void refuse_encoded_weights(const JsonSection& file) {
+  for (const char* key : {"quantization_config", "compression_config"})
+    file.refuse_if(file.has(key), key, "none (weights in fp32, bf16 or fp16)");
 }
 
 }  // namespace
 
 ModelConfig parse_model_config(const std::string& text, const std::string& path) {
-  const Json json = parse_json(text, path);
+  const ConfigJson json = parse_config_json(text, path);
   if (!json.is_object())
     throw IoError(path, 0, "expected a JSON object at the top of a config.json");
-  const Section file(json, path);
+  const JsonSection file(json, path);
   ModelConfig config;
   config.family = read_family(file);
-  file.refuse_if(file.has("quantization_config"), "quantization_config",
-                 "none (weights in fp32, bf16 or fp16)");
+  config.source = text;
+  refuse_encoded_weights(file);
+  file.refuse_if(file.boolean("is_encoder_decoder", false), "is_encoder_decoder",
+                 "false (decoders without an encoder)");
   config.initializer_range = file.number("initializer_range", 0.02);
   if (config.family == Family::gpt2) {
     read_gpt2(file, config);
@@ -290,7 +267,14 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
 ModelConfig read_model_config(const std::string& path) {
   std::filesystem::path file(path);
   std::error_code error;
-  if (std::filesystem::is_directory(file, error)) file /= "config.json";
+  if (std::filesystem::is_directory(file, error)) {
+    if (!std::filesystem::exists(file / "config.json", error) &&
+        std::filesystem::exists(file / "adapter_config.json", error))
+      throw IoError(path, 0,
+                    "is the folder of an adapter (LoRA), without a config.json; merge the adapter "
+                    "into its base model (merge_and_unload) and give the folder of that");
+    file /= "config.json";
+  }
   return parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());
 }
 

@@ -1,39 +1,13 @@
 // config.json as transformers loads it, older releases included.
-#include <nlohmann/json.hpp>
-
+#include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
+#include "zero3d/models/rope_json.h"
 
 namespace zero3d {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = ConfigJson;
 using Family = ModelConfig::Family;
-
-Json rope_json(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  Json json = {{"rope_theta", rope.theta}};
-  switch (rope.type) {
-    case RopeConfig::Type::standard:
-      json["rope_type"] = "default";
-      break;
-    case RopeConfig::Type::linear:
-      json["rope_type"] = "linear";
-      json["factor"] = rope.factor;
-      break;
-    case RopeConfig::Type::dynamic:
-      json["rope_type"] = "dynamic";
-      json["factor"] = rope.factor;
-      break;
-    case RopeConfig::Type::llama3:
-      json["rope_type"] = "llama3";
-      json["factor"] = rope.factor;
-      json["low_freq_factor"] = rope.low_freq_factor;
-      json["high_freq_factor"] = rope.high_freq_factor;
-      json["original_max_position_embeddings"] = rope.original_max_positions;
-      break;
-  }
-  return json;
-}
 
 void write_gpt2(const ModelConfig& config, Json& json) {
   json["activation_function"] = "gelu_new";
@@ -52,8 +26,42 @@ void write_gpt2(const ModelConfig& config, Json& json) {
   json["scale_attn_by_inverse_layer_idx"] = config.scale_by_inverse_layer;
 }
 
+void write_window(const ModelConfig& config, Json& json) {
+  const Json window = config.sliding_window > 0 ? Json(config.sliding_window) : Json();
+  if (config.family == Family::mistral) json["sliding_window"] = window;
+  if (config.family != Family::qwen2 && config.family != Family::qwen3) return;
+  json["use_sliding_window"] = config.sliding_window > 0;
+  // Without one, what the file says of it has no effect.
+  if (config.sliding_window > 0) json["sliding_window"] = window;
+  Json types = Json::array();
+  std::int64_t first = config.layers;  // older releases of transformers know a first layer only
+  for (std::int64_t layer = config.layers - 1; layer >= 0; --layer)
+    if (config.window_of(layer) > 0) first = layer;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    types.push_back(config.window_of(layer) > 0 ? "sliding_attention" : "full_attention");
+  json["layer_types"] = types;
+  if (config.sliding_window > 0) json["max_window_layers"] = first;
+}
+
+/// Both spellings: older releases of transformers read rope_theta and rope_scaling, 5.x
+/// rope_parameters.
+void write_rope(const ModelConfig& config, Json& json) {
+  Json source;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const auto found = json.find(key);
+    if (found != json.end() && found->is_object() && !found->empty()) source = *found;
+  }
+  Json rope = rope_json(config.rope, source);
+  json["rope_theta"] = config.rope.theta;
+  json["rope_parameters"] = rope;
+  rope.erase("rope_theta");
+  json["rope_scaling"] = config.rope.type == RopeConfig::Type::standard ? Json() : rope;
+}
+
 void write_llama(const ModelConfig& config, Json& json) {
-  json["hidden_act"] = "silu";
+  const bool silu = config.activation == ModelConfig::Activation::silu;
+  json["hidden_act"] = silu ? "silu" : "gelu_pytorch_tanh";
+  if (config.is_gemma()) json["hidden_activation"] = json["hidden_act"];
   json["vocab_size"] = config.vocab_size;
   json["hidden_size"] = config.hidden_size;
   json["intermediate_size"] = config.intermediate_size;
@@ -64,18 +72,24 @@ void write_llama(const ModelConfig& config, Json& json) {
   json["max_position_embeddings"] = config.max_positions;
   json["rms_norm_eps"] = config.norm_eps;
   json["attention_dropout"] = config.attention_dropout;
-  if (config.family == Family::llama) {
+  if (config.family == Family::llama) json["mlp_bias"] = config.mlp_bias;
+  if (config.family != Family::mistral && config.family != Family::qwen2)
     json["attention_bias"] = config.qkv_bias;
-    json["mlp_bias"] = config.mlp_bias;
-  } else {
-    json["use_sliding_window"] = false;
-  }
-  // Both spellings: older releases of transformers read the first two, 5.x the third.
-  json["rope_theta"] = config.rope.theta;
-  Json scaling = rope_json(config);
-  json["rope_parameters"] = scaling;
-  scaling.erase("rope_theta");
-  json["rope_scaling"] = config.rope.type == RopeConfig::Type::standard ? Json() : scaling;
+  write_window(config, json);
+  // A token counted from the end of the vocabulary stays as it came.
+  if (config.padding_token && !json.contains("pad_token_id"))
+    json["pad_token_id"] = *config.padding_token;
+  write_rope(config, json);
+}
+
+/// Where a file says nothing, transformers' default stays meant.
+void write_special_tokens(const ModelConfig& config, Json& json) {
+  if (config.bos_token || config.source.empty())
+    json["bos_token_id"] = config.bos_token ? Json(*config.bos_token) : Json();
+  if (!config.eos_tokens.empty() || config.source.empty())
+    json["eos_token_id"] = config.eos_tokens.empty()       ? Json()
+                           : config.eos_tokens.size() == 1 ? Json(config.eos_tokens.front())
+                                                           : Json(config.eos_tokens);
 }
 
 }  // namespace
@@ -85,18 +99,16 @@ std::string to_config_json(const ModelConfig& config, DType dtype) {
                            : dtype == DType::f16 ? "float16"
                                                  : "float32";
   const bool gpt2 = config.family == Family::gpt2;
-  Json json;
+  Json json = config.source.empty() ? Json::object()
+                                    : parse_config_json(config.source, "the model's config.json");
   json["architectures"] = {std::string(architecture_name(config.family))};
-  json["model_type"] = gpt2 ? "gpt2" : config.family == Family::llama ? "llama" : "qwen2";
+  json["model_type"] = std::string(model_type_name(config.family));
   json["dtype"] = dtype_name;
   json["torch_dtype"] = dtype_name;
   json["initializer_range"] = config.initializer_range;
   json["tie_word_embeddings"] = config.tied;
-  json["bos_token_id"] = config.bos_token ? Json(*config.bos_token) : Json();
-  json["eos_token_id"] = config.eos_tokens.empty()       ? Json()
-                         : config.eos_tokens.size() == 1 ? Json(config.eos_tokens.front())
-                                                         : Json(config.eos_tokens);
-  json["use_cache"] = true;
+  write_special_tokens(config, json);
+  if (!json.contains("use_cache")) json["use_cache"] = true;
   if (gpt2) {
     write_gpt2(config, json);
   } else {

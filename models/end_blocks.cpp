@@ -3,8 +3,10 @@
 
 #include <utility>
 
+#include "zero3d/core/half.h"
 #include "zero3d/core/text.h"
 #include "zero3d/device/device.h"
+#include "zero3d/kernels/elementwise.h"
 #include "zero3d/kernels/embedding.h"
 #include "zero3d/kernels/loss.h"
 
@@ -38,6 +40,7 @@ Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& save
   }
   Tensor hidden = context.allocate({tokens.shape()[0], seq, table.shape()[1]});
   kernels::embedding_forward(context.stream(), tokens, table, positions, hidden);
+  apply_scale(context, hidden);
   if (parts_.dropout.active(context)) {
     Tensor dropped = context.allocate(hidden.shape());
     parts_.dropout.apply(context, hidden, seq, {}, dropped);
@@ -48,6 +51,14 @@ Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& save
   return inputs;
 }
 
+void EmbeddingBlock::apply_scale(BlockContext& context, const View& x) const {
+  if (parts_.scale == 1.0f) return;
+  float factor = parts_.scale;
+  if (context.dtype() == DType::bf16) factor = to_float(to_bf16(factor));
+  if (context.dtype() == DType::f16) factor = to_float(to_f16(factor));
+  kernels::scale(context.stream(), x, factor);
+}
+
 Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_gradients,
                                        Saved& saved) {
   Tensor dhidden = std::move(output_gradients[0]);
@@ -56,6 +67,7 @@ Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_grad
     parts_.dropout.apply(context, dhidden, dhidden.shape()[1], {}, dropped);
     dhidden = std::move(dropped);
   }
+  apply_scale(context, dhidden);
   output_gradients[0].reset();
   saved.tensors.resize(kHiddenGradient);
   saved.tensors.push_back(std::move(dhidden));
@@ -66,9 +78,9 @@ void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
   const ConstView dhidden = saved.tensors[kHiddenGradient];
   const std::int64_t seq = dhidden.shape()[1];
   if (context.trains(parts_.table))
-    kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden,
-                                context.write_gradient(parts_.table),
-                                context.accumulate_gradient(parts_.table));
+    kernels::embedding_backward(
+        context.stream(), saved.tensors[kTokens], dhidden, context.write_gradient(parts_.table),
+        context.accumulate_gradient(parts_.table), parts_.padding.value_or(-1));
   if (parts_.positions && context.trains(*parts_.positions))
     kernels::position_backward(context.stream(), dhidden, seq,
                                context.write_gradient(*parts_.positions),

@@ -14,6 +14,8 @@ struct EmbeddingParts {
   ParameterList parameters;
   std::size_t table = 0;
   std::optional<std::size_t> positions;  ///< Rows bound the sequence.
+  std::optional<std::int64_t> padding;   ///< A token whose row gets no gradient from here.
+  float scale = 1.0f;  ///< Of the embeddings, rounded to the run's dtype first, as Gemma's is.
   Dropout dropout;
 };
 
@@ -29,6 +31,8 @@ class EmbeddingBlock final : public Block {
   void backward_weights(BlockContext& context, Saved& saved) override;
 
  private:
+  void apply_scale(BlockContext& context, const View& x) const;
+
   EmbeddingParts parts_;
 };
 

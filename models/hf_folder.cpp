@@ -6,30 +6,46 @@
 #include <utility>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/problem_list.h"
 #include "zero3d/formats/safetensors.h"
+#include "zero3d/models/build.h"
+#include "zero3d/models/hf_leftovers.h"
 
 namespace zero3d {
 namespace {
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
+constexpr std::string_view kHead = "lm_head.weight";
 
-/// The name without the prefix of the base model, with which some files are written and some not.
+/// The prefixes of the base model, with which some files are written and some not.
 std::string_view base_name(std::string_view name) {
   for (const std::string_view prefix : {"transformer.", "model."}) {
-    if (name.substr(0, prefix.size()) == prefix) return name.substr(prefix.size());
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
   }
   return name;
 }
 
-/// Tensors that a file may hold beside the model's parameters: causal masks and rotary tables of
-/// older versions of transformers, and the head of a model that ties it to the embedding.
-bool is_ignorable(std::string_view name) {
-  return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-         ends_with(name, ".rotary_emb.inv_freq") || name == "lm_head.weight";
+bool is_embedding(std::string_view base) {
+  return base == "wte.weight" || base == "embed_tokens.weight";
+}
+
+using FileTensor = SafetensorsFolder::Tensor;
+using Available = std::map<std::string_view, FileTensor>;  ///< By base name.
+
+/// What wrappers of PyTorch put before every name, and what to do about it.
+void add_wrapped_names(const SafetensorsFolder& folder, ProblemList& problems) {
+  for (const auto& [prefix, wrapper] : {std::pair<std::string_view, std::string_view>(
+                                            "module.", "DistributedDataParallel and DeepSpeed"),
+                                        {"_orig_mod.", "torch.compile"}}) {
+    const auto begins = [&, start = prefix](const auto& tensor) {
+      return tensor.first.starts_with(start);
+    };
+    if (!folder.tensors().empty() && std::ranges::all_of(folder.tensors(), begins))
+      problems.add(concat("every name begins with \"", prefix,
+                          "\", as the state of a model wrapped by ", wrapper,
+                          " does: save the model that it wraps"));
+  }
 }
 
 void add_names(ProblemList& problems, std::string_view what,
@@ -37,12 +53,28 @@ void add_names(ProblemList& problems, std::string_view what,
   if (!names.empty()) problems.add(concat(names.size(), " ", what, ": ", name_list(names)));
 }
 
+Available by_base_name(const SafetensorsFolder& folder, ProblemList& problems) {
+  Available tensors;
+  for (const auto& [name, tensor] : folder.tensors()) {
+    const auto [other, fresh] = tensors.emplace(base_name(name), tensor);
+    if (!fresh) {
+      problems.add(concat(printable(other->second.entry->name), " and ", printable(name),
+                          " name the same parameter"));
+    }
+  }
+  return tensors;
+}
+
 class FolderSource final : public ParameterSource {
  public:
-  FolderSource(const std::string& path, const std::vector<ParameterSpec>& parameters)
-      : folder_(path) {
+  /// `head_is_equal`: a head that the model ties has been compared. `config` may be null; remarks
+  /// get what is left over and doubtful.
+  FolderSource(SafetensorsFolder folder, const std::vector<ParameterSpec>& parameters,
+               const ModelConfig* config, bool head_is_equal, std::vector<std::string>& remarks)
+      : folder_(std::move(folder)) {
     ProblemList problems;
-    const auto available = tensors_by_base_name(problems);
+    add_wrapped_names(folder_, problems);
+    const Available available = by_base_name(folder_, problems);
     std::vector<std::string> missing;
     std::set<std::string_view> used;
     std::set<std::pair<std::string_view, std::string>> declared;
@@ -50,24 +82,21 @@ class FolderSource final : public ParameterSource {
       // Tied parameters come twice; only those that disagree say something new.
       if (!declared.emplace(parameter.name, to_string(parameter.shape)).second) continue;
       const std::string_view base = base_name(parameter.name);
-      used.insert(base);
-      const auto found = available.find(base);
+      auto found = available.find(base);
+      if (found == available.end() && is_embedding(base) && !declares_head(parameters))
+        found = available.find(kHead);
       if (found == available.end()) {
         missing.push_back(parameter.name);
         continue;
       }
+      used.insert(found->first);
       check(parameter, *found->second.entry, problems);
       tensors_.emplace(parameter.name, found->second);
     }
-    std::vector<std::string> unexpected;
-    for (const auto& [base, tensor] : available) {
-      if (!used.count(base) && !is_ignorable(tensor.entry->name)) {
-        unexpected.push_back(tensor.entry->name);
-      }
-    }
     add_names(problems, "missing from the folder", missing);
-    add_names(problems, "in the folder but not in the model", unexpected);
-    problems.throw_if_any(path, "the weights do not fit the model that config.json describes");
+    examine_rest(available, used, config, head_is_equal, problems, remarks);
+    problems.throw_if_any(folder_.path(),
+                          "the weights do not fit the model that config.json describes");
   }
 
   void read(const ParameterSpec& parameter, std::span<const GlobalRun> runs,
@@ -84,18 +113,49 @@ class FolderSource final : public ParameterSource {
   }
 
  private:
-  using Tensor = SafetensorsFolder::Tensor;
+  static bool declares_head(const std::vector<ParameterSpec>& parameters) {
+    return std::ranges::any_of(
+        parameters, [](const ParameterSpec& parameter) { return parameter.name == kHead; });
+  }
 
-  std::map<std::string_view, Tensor> tensors_by_base_name(ProblemList& problems) const {
-    std::map<std::string_view, Tensor> tensors;
-    for (const auto& [name, tensor] : folder_.tensors()) {
-      const auto [other, fresh] = tensors.emplace(base_name(name), tensor);
-      if (!fresh) {
-        problems.add(concat(printable(other->second.entry->name), " and ", printable(name),
-                            " name the same parameter"));
-      }
+  /// What no parameter takes: the head of a model that ties it, what older releases saved, or
+  /// something unexpected.
+  void examine_rest(const Available& available, const std::set<std::string_view>& used,
+                    const ModelConfig* config, bool head_is_equal, ProblemList& problems,
+                    std::vector<std::string>& remarks) const {
+    std::vector<std::string> unexpected;
+    std::map<std::string, std::vector<std::string>> doubtful;  // by the reason
+    for (const auto& [base, tensor] : available) {
+      if (used.count(base) != 0) continue;
+      const std::string& name = tensor.entry->name;
+      if (base == kHead && head_is_equal) continue;
+      if (base == kHead && check_head(available, tensor, problems)) continue;
+      const Leftover leftover = examine_leftover(tensor, config);
+      if (!leftover.known) unexpected.push_back(name);
+      if (!leftover.doubtful.empty()) doubtful[leftover.doubtful].push_back(name);
     }
-    return tensors;
+    for (const auto& [reason, names] : doubtful)
+      remarks.push_back(concat(names.size(), " tensors of the folder have no effect (", reason,
+                               "): ", name_list(names)));
+    add_names(problems, "in the folder but not in the model", unexpected);
+  }
+
+  /// Against the embedding that the model ties it to; false when there is none.
+  static bool check_head(const Available& available, const FileTensor& head,
+                         ProblemList& problems) {
+    const auto table = std::ranges::find_if(
+        available, [](const auto& tensor) { return is_embedding(tensor.first); });
+    if (table == available.end()) return false;
+    const SafetensorsEntry& embedding = *table->second.entry;
+    if (head.entry->shape != embedding.shape) {
+      problems.add(concat(printable(head.entry->name), " has shape ", to_string(head.entry->shape),
+                          " and ", printable(embedding.name), " ", to_string(embedding.shape),
+                          ", and the model ties them (tie_word_embeddings)"));
+    } else if (!same_values(head, table->second)) {
+      problems.add(concat(printable(head.entry->name), " and ", printable(embedding.name),
+                          " differ, and the model ties them (tie_word_embeddings)"));
+    }
+    return true;
   }
 
   static void check(const ParameterSpec& parameter, const SafetensorsEntry& entry,
@@ -111,14 +171,41 @@ class FolderSource final : public ParameterSource {
   }
 
   SafetensorsFolder folder_;
-  std::map<std::string, Tensor, std::less<>> tensors_;
+  std::map<std::string, FileTensor, std::less<>> tensors_;
 };
 
 }  // namespace
 
 std::unique_ptr<ParameterSource> open_folder(const std::string& path,
                                              const std::vector<ParameterSpec>& parameters) {
-  return std::make_unique<FolderSource>(path, parameters);
+  std::vector<std::string> remarks;
+  auto source =
+      std::make_unique<FolderSource>(SafetensorsFolder(path), parameters, nullptr, false, remarks);
+  for (const std::string& remark : remarks) log_warning(concat(path, ": ", remark));
+  return source;
+}
+
+std::unique_ptr<ParameterSource> open_model_folder(const std::string& path, ModelConfig& config) {
+  SafetensorsFolder folder(path);
+  ProblemList ignored;  // FolderSource says it again
+  const Available available = by_base_name(folder, ignored);
+  const auto head = available.find(kHead);
+  const auto table = std::ranges::find_if(
+      available, [](const auto& tensor) { return is_embedding(tensor.first); });
+  bool equal = false;
+  if (config.tied && head != available.end() && table != available.end() &&
+      head->second.entry->shape == table->second.entry->shape) {
+    equal = same_values(head->second, table->second);
+    if (!equal) {
+      config.tied = false;
+      config.remarks.push_back(concat("tie_word_embeddings is true, but ", head->second.entry->name,
+                                      " is not ", table->second.entry->name,
+                                      " in the folder: the two are not tied, and an export "
+                                      "says so"));
+    }
+  }
+  return std::make_unique<FolderSource>(std::move(folder), list_parameters(*build_model(config)),
+                                        &config, equal, config.remarks);
 }
 
 std::vector<TensorDeclaration> exported_tensors(const std::vector<ParameterSpec>& parameters,

@@ -63,7 +63,7 @@ void check_target(const fs::path& target) {
       "to another folder");
 }
 
-/// What an export writes, and so what a new one does not keep of the folder it replaces.
+/// What an export of a model writes, and so what a new one does not keep of the folder it replaces.
 bool is_exported_file(const std::string& name) {
   std::size_t shard = 0;
   std::size_t shards = 0;
@@ -83,7 +83,7 @@ void keep_other_files(const fs::path& from, const fs::path& to) {
   if (code) throw IoError(from.string(), code.value(), "cannot list the folder");
   for (const fs::path& entry : entries) {
     const std::string name = entry.filename().string();
-    if (is_exported_file(name)) continue;
+    if (is_exported_file(name) || fs::exists(to / name, code)) continue;
     fs::copy(entry, to / name, kCopy | fs::copy_options::create_hard_links, code);
     if (!code) continue;
     fs::remove_all(to / name, code);
@@ -159,6 +159,11 @@ void FolderWriter::write(std::string_view name, ConstView values) {
   }
   writer_->write(name, values);
   open_shards_until_incomplete();
+}
+
+std::vector<std::string> FolderWriter::carry(const std::string& from) {
+  ZERO3D_CHECK(temporary_, "files carried into an export that is committed");
+  return carry_model_files(from, temporary_->path());
 }
 
 void FolderWriter::commit() {

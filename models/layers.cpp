@@ -6,7 +6,6 @@
 #include "zero3d/kernels/activation.h"
 #include "zero3d/kernels/elementwise.h"
 #include "zero3d/kernels/gemm.h"
-#include "zero3d/kernels/norm.h"
 
 namespace zero3d {
 
@@ -111,7 +110,7 @@ void Norm::forward(BlockContext& context, const ConstView& x, const View& y, con
     kernels::layer_norm_forward(context.stream(), x, scale, context.parameter(*bias), eps, y, mean,
                                 rstd);
   } else {
-    kernels::rms_norm_forward(context.stream(), x, scale, eps, y, rstd);
+    kernels::rms_norm_forward(context.stream(), x, scale, eps, y, rstd, factor);
   }
 }
 
@@ -122,7 +121,7 @@ void Norm::backward_input(BlockContext& context, const ConstView& dy, const Cons
   if (has_mean()) {
     kernels::layer_norm_backward_input(context.stream(), dy, x, scale, mean, rstd, residual, dx);
   } else {
-    kernels::rms_norm_backward_input(context.stream(), dy, x, scale, rstd, residual, dx);
+    kernels::rms_norm_backward_input(context.stream(), dy, x, scale, rstd, residual, dx, factor);
   }
 }
 
@@ -134,7 +133,7 @@ void Norm::backward_weight(BlockContext& context, const ConstView& dy, const Con
     kernels::layer_norm_backward_weight(context.stream(), dy, x, mean, rstd, dweight,
                                         context.write_gradient(*bias));
   } else {
-    kernels::rms_norm_backward_weight(context.stream(), dy, x, rstd, dweight);
+    kernels::rms_norm_backward_weight(context.stream(), dy, x, rstd, dweight, false, factor);
   }
 }
 
@@ -150,14 +149,15 @@ Norm declare_layer_norm(ParameterList& parameters, const std::string& prefix, st
 }
 
 Norm declare_rms_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
-                      double eps) {
+                      double eps, kernels::RmsFactor factor) {
   ParameterSpec weight;
   weight.name = prefix + ".weight";
   weight.shape = Shape{width};
-  weight.initial = constant_values(1.0f);
+  weight.initial = constant_values(factor == kernels::RmsFactor::weight ? 1.0f : 0.0f);
   Norm norm;
   norm.weight = parameters.add(std::move(weight));
   norm.eps = static_cast<float>(eps);
+  norm.factor = factor;
   return norm;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "zero3d/engine/module.h"
+#include "zero3d/kernels/norm.h"
 
 namespace zero3d {
 
@@ -70,11 +71,13 @@ struct Norm {
   std::size_t weight = 0;
   std::optional<std::size_t> bias;
   float eps = 0;
+  kernels::RmsFactor factor = kernels::RmsFactor::weight;  ///< Of RMSNorm.
 
   bool has_mean() const { return bias.has_value(); }
   /// Undefined statistics are not stored.
   void forward(BlockContext& context, const ConstView& x, const View& y, const View& mean,
                const View& rstd) const;
+  /// Of RMSNorm, dx may be dy.
   void backward_input(BlockContext& context, const ConstView& dy, const ConstView& x,
                       const ConstView& mean, const ConstView& rstd, const ConstView& residual,
                       const View& dx) const;
@@ -88,7 +91,7 @@ struct Norm {
 Norm declare_layer_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
                         double eps);
 Norm declare_rms_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
-                      double eps);
+                      double eps, kernels::RmsFactor factor = kernels::RmsFactor::weight);
 
 /// Where in its block a random number is drawn; the key's layer is block * 16 + site.
 enum class DropoutSite : std::uint32_t {

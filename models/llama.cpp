@@ -1,6 +1,7 @@
-// What LLaMA and Qwen2 declare, in transformers' order, with their initial values.
+// What LLaMA and its kin declare, in transformers' order, with their initial values.
 #include "zero3d/models/llama.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,20 @@ using Cut = LinearOptions::Cut;
 
 constexpr const char* kTokenTable = "model.embed_tokens.weight";
 
+kernels::RmsFactor rms_factor(const ModelConfig& config) {
+  return config.is_gemma() ? kernels::RmsFactor::one_plus_weight : kernels::RmsFactor::weight;
+}
+
+/// `values`, but for a row of zeros: what torch draws for a table with a padding token.
+InitialValues zero_row(InitialValues values, std::int64_t row, std::int64_t width) {
+  return [=](std::uint64_t seed, std::int64_t first, std::int64_t count, float* to) {
+    values(seed, first, count, to);
+    const std::int64_t begin = std::max(first, row * width),
+                       end = std::min(first + count, (row + 1) * width);
+    for (std::int64_t i = begin; i < end; ++i) to[i - first] = 0.0f;
+  };
+}
+
 std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   EmbeddingParts parts;
   parts.name = "embedding";
@@ -22,10 +37,14 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   table.name = kTokenTable;
   table.shape = Shape{config.vocab_size, config.hidden_size};
   table.initial = normal_values(table.name, static_cast<float>(config.initializer_range));
+  if (config.padding_token)
+    table.initial = zero_row(std::move(table.initial), *config.padding_token, config.hidden_size);
   table.split.dim = 0;
   table.adds_gradient = true;
   table.gradient_in_weights = true;
   parts.table = parts.parameters.add(std::move(table));
+  parts.padding = config.padding_token;
+  if (config.is_gemma()) parts.scale = std::sqrt(static_cast<float>(config.hidden_size));
   return std::make_unique<EmbeddingBlock>(std::move(parts));
 }
 
@@ -59,26 +78,34 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
       linear(list, "self_attn.k_proj", c, kv, config.qkv_bias, Cut::outputs, kv_heads),
       linear(list, "self_attn.v_proj", c, kv, config.qkv_bias, Cut::outputs, kv_heads)};
   attention.output = linear(list, "self_attn.o_proj", q, c, config.output_bias, Cut::inputs, heads);
+  if (config.norms_heads())  // one weight for all heads, and so not cut
+    for (const char* name : {"self_attn.q_norm", "self_attn.k_norm"})
+      attention.norms.push_back(
+          declare_rms_norm(list, prefix + name, config.head_dim, config.norm_eps));
   attention.heads = config.heads;
   attention.kv_heads = config.kv_heads;
   attention.head_dim = config.head_dim;
   attention.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   attention.probabilities = Dropout(config.attention_dropout, layer + 1, DropoutSite::attention);
   attention.rope = rope;
+  attention.window = config.window_of(layer);
 
   parts.mlp.inputs = {linear(list, "mlp.gate_proj", c, wide, config.mlp_bias, Cut::outputs),
                       linear(list, "mlp.up_proj", c, wide, config.mlp_bias, Cut::outputs)};
   parts.mlp.output = linear(list, "mlp.down_proj", wide, c, config.mlp_bias, Cut::inputs);
-  parts.norm1 = declare_rms_norm(list, prefix + "input_layernorm", c, config.norm_eps);
-  parts.norm2 = declare_rms_norm(list, prefix + "post_attention_layernorm", c, config.norm_eps);
+  parts.mlp.gelu_gate = config.activation == ModelConfig::Activation::gelu;
+  const kernels::RmsFactor factor = rms_factor(config);
+  parts.norm1 = declare_rms_norm(list, prefix + "input_layernorm", c, config.norm_eps, factor);
+  parts.norm2 =
+      declare_rms_norm(list, prefix + "post_attention_layernorm", c, config.norm_eps, factor);
   return std::make_unique<TransformerBlock>(std::move(parts));
 }
 
 std::unique_ptr<Block> make_head(const ModelConfig& config) {
   HeadParts parts;
   parts.name = "head";
-  parts.norm =
-      declare_rms_norm(parts.parameters, "model.norm", config.hidden_size, config.norm_eps);
+  parts.norm = declare_rms_norm(parts.parameters, "model.norm", config.hidden_size, config.norm_eps,
+                                rms_factor(config));
   parts.head = declare_head(parts.parameters, config.tied ? kTokenTable : "lm_head.weight",
                             config.hidden_size, config.vocab_size, config.initializer_range);
   return std::make_unique<HeadBlock>(std::move(parts));

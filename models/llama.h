@@ -1,6 +1,6 @@
-// The LLaMA and Qwen2 families as blocks: token embedding, N blocks with RMSNorm, grouped-query
-// attention with rotary positions and SwiGLU, final RMSNorm with the head. Parameter names and
-// layouts are those of transformers' LlamaForCausalLM and Qwen2ForCausalLM.
+// LLaMA, Mistral, Qwen2, Qwen3 and Gemma as blocks: token embedding, N blocks with RMSNorm,
+// grouped-query attention with rotary positions and a gated MLP, final RMSNorm with the head.
+// Parameter names and layouts are those of transformers' LlamaForCausalLM and its kin.
 #pragma once
 
 #include <memory>

@@ -55,7 +55,7 @@ ModelConfig make_config(const BuiltIn& model) {
   config.max_positions = model.positions;
   config.norm_eps = model.eps;
   config.tied = model.tied;
-  config.qkv_bias = model.family != Family::llama;
+  config.qkv_bias = gpt2 || model.family == Family::qwen2;
   config.output_bias = config.mlp_bias = gpt2;
   if (gpt2) {
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
@@ -79,21 +79,46 @@ void check_range(const char* what, double value, double low, double high) {
     throw_invalid(concat("model config: ", what, " is ", value, "; expected ", low, " to ", high));
 }
 
+void validate_yarn(const RopeConfig& rope) {
+  check_range("rope_theta (of yarn)", rope.theta, 1.0 + 1e-6, 1e12);
+  check_range("the rope scaling's beta_fast", rope.beta_fast, 1e-6, 1e6);
+  check_range("the rope scaling's beta_slow", rope.beta_slow, 1e-6, 1e6);
+  check_range("the rope scaling's mscale", rope.mscale, 0.0, 1e6);
+  check_range("the rope scaling's mscale_all_dim", rope.mscale_all_dim, 0.0, 1e6);
+}
+
+void validate_factors(const char* what, const std::vector<double>& factors, std::int64_t head_dim) {
+  if (std::ssize(factors) != head_dim / 2)
+    throw_invalid(concat("model config: the rope scaling's ", what, " has ", factors.size(),
+                         " numbers; expected head_dim / 2, which is ", head_dim / 2));
+  for (const double factor : factors) check_range(what, factor, 1e-6, 1e6);
+}
+
 void validate_rope(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   check_range("rope_theta", rope.theta, 1.0, 1e12);
   if (config.head_dim % 2 != 0)
     throw_invalid(concat("model config: rotary positions turn pairs, and head_dim is ",
                          config.head_dim, "; expected an even number"));
-  if (rope.type == RopeConfig::Type::standard) return;
-  check_range("the rope scaling's factor", rope.factor, 1.0, 1e6);
-  if (rope.type == RopeConfig::Type::dynamic && config.head_dim < 4)
+  using Type = RopeConfig::Type;
+  if (rope.type == Type::standard) return;
+  check_range("the rope scaling's partial_rotary_factor", rope.rotated, 0.0, 1.0);
+  if (rope.type == Type::dynamic && config.head_dim < 4)
     throw_invalid("model config: dynamic rope needs a head_dim of at least 4");
-  if (rope.type != RopeConfig::Type::llama3) return;
+  if (rope.type == Type::llama3 || rope.type == Type::yarn || rope.type == Type::longrope)
+    check_range("the rope scaling's original_max_position_embeddings", rope.original_max_positions,
+                rope.type == Type::longrope ? 2 : 1, std::int64_t{1} << 31);
+  check_range("the rope scaling's factor", rope.factor, 1.0, 1e6);
+  if (rope.attention_factor)
+    check_range("the rope scaling's attention_factor", *rope.attention_factor, 0.0, 1e6);
+  if (rope.type == Type::yarn) validate_yarn(rope);
+  if (rope.type == Type::longrope) {
+    validate_factors("short_factor", rope.short_factor, config.head_dim);
+    validate_factors("long_factor", rope.long_factor, config.head_dim);
+  }
+  if (rope.type != Type::llama3) return;
   check_range("the rope scaling's low_freq_factor", rope.low_freq_factor, 1e-6, 1e6);
   check_range("the rope scaling's high_freq_factor", rope.high_freq_factor, 1e-6, 1e6);
-  check_range("the rope scaling's original_max_position_embeddings", rope.original_max_positions, 1,
-              std::int64_t{1} << 31);
   if (rope.high_freq_factor <= rope.low_freq_factor)
     throw_invalid(concat("model config: the rope scaling's high_freq_factor ",
                          rope.high_freq_factor, " must exceed its low_freq_factor ",
@@ -101,6 +126,12 @@ void validate_rope(const ModelConfig& config) {
 }
 
 }  // namespace
+
+std::span<const Family> all_families() {
+  static constexpr Family kAll[] = {Family::gpt2,    Family::llama, Family::qwen2,
+                                    Family::mistral, Family::qwen3, Family::gemma};
+  return kAll;
+}
 
 std::string_view architecture_name(Family family) {
   switch (family) {
@@ -110,6 +141,30 @@ std::string_view architecture_name(Family family) {
       return "LlamaForCausalLM";
     case Family::qwen2:
       return "Qwen2ForCausalLM";
+    case Family::mistral:
+      return "MistralForCausalLM";
+    case Family::qwen3:
+      return "Qwen3ForCausalLM";
+    case Family::gemma:
+      return "GemmaForCausalLM";
+  }
+  return "";
+}
+
+std::string_view model_type_name(Family family) {
+  switch (family) {
+    case Family::gpt2:
+      return "gpt2";
+    case Family::llama:
+      return "llama";
+    case Family::qwen2:
+      return "qwen2";
+    case Family::mistral:
+      return "mistral";
+    case Family::qwen3:
+      return "qwen3";
+    case Family::gemma:
+      return "gemma";
   }
   return "";
 }
@@ -143,6 +198,12 @@ void validate(const ModelConfig& config) {
   } else {
     validate_rope(config);
   }
+  check_range("the sliding window", config.sliding_window, 0, std::int64_t{1} << 31);
+  if (!config.windowed_layers.empty() && std::ssize(config.windowed_layers) != config.layers)
+    throw_invalid(concat("model config: ", config.windowed_layers.size(),
+                         " layers are said to have a window or not; expected ", config.layers));
+  if (config.padding_token)
+    check_range("the padding token", *config.padding_token, 0, config.vocab_size - 1);
 }
 
 std::vector<std::string_view> built_in_model_names() {
@@ -171,6 +232,7 @@ std::int64_t parameter_count(const ModelConfig& config) {
   if (config.qkv_bias) layer += q + 2 * kv;
   if (config.output_bias) layer += c;
   if (config.mlp_bias) layer += ups * f + c;
+  if (config.norms_heads()) layer += 2 * config.head_dim;
   const std::int64_t table = config.vocab_size * c;
   return table + (gpt2 ? config.max_positions * c : 0) + config.layers * layer + norm +
          (config.tied ? 0 : table);

@@ -36,6 +36,7 @@ kernels::AttentionShape Attention::kernel_shape(BatchShape shape) const {
   kernel.heads = heads;
   kernel.kv_heads = kv_heads;
   kernel.head_dim = head_dim;
+  kernel.window = window;
   kernel.scale = scale;
   return kernel;
 }
@@ -47,6 +48,32 @@ Columns Attention::part(const std::vector<Tensor>& slots, std::size_t first, int
   return {slots[first].view(), begin, index == 0 ? q_width() : kv_width()};
 }
 
+void Attention::norm_heads(BlockContext& context, std::vector<Tensor>& slots) const {
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    Tensor projected = std::move(slots[kProjections + i]);
+    const Shape by_head{projected.shape().numel() / head_dim, head_dim};
+    Tensor& normed = slots[kProjections + i];
+    normed = context.allocate(projected.shape());
+    if (context.saves()) slots[kHeadRstd + i] = context.allocate(DType::f32, {by_head[0]});
+    norms[i].forward(context, projected.view().reshaped(by_head), normed.view().reshaped(by_head),
+                     {}, slots[kHeadRstd + i]);
+    if (context.saves()) slots[kUnnormed + i] = std::move(projected);
+  }
+}
+
+void Attention::norm_heads_backward(BlockContext& context, std::vector<Tensor>& slots) const {
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    Tensor& projected = slots[kUnnormed + i];
+    const Shape by_head{projected.shape().numel() / head_dim, head_dim};
+    const ConstView x = projected.view().reshaped(by_head), rstd = slots[kHeadRstd + i];
+    const View gradient = slots[kProjectionGradients + i].view().reshaped(by_head);
+    norms[i].backward_weight(context, gradient, x, {}, rstd);
+    norms[i].backward_input(context, gradient, x, {}, rstd, {}, gradient);
+    projected.reset();
+    slots[kHeadRstd + i].reset();
+  }
+}
+
 Tensor Attention::forward(BlockContext& context, BatchShape shape, Tensor normed,
                           const ConstView& residual, std::vector<Tensor>& slots) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -55,6 +82,7 @@ Tensor Attention::forward(BlockContext& context, BatchShape shape, Tensor normed
     inputs[i].forward(context, normed, projected);
   }
   normed.reset();
+  norm_heads(context, slots);
   const Columns q = part(slots, kProjections, 0), k = part(slots, kProjections, 1);
   if (rope) rope->turn(context, shape.seq, {q, k}, false);
 
@@ -105,6 +133,7 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
   for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
   if (!output.trains_weight(context)) slots[kAttended].reset();
   if (rope) rope->turn(context, shape.seq, {dq, dk}, true);
+  norm_heads_backward(context, slots);
 
   Tensor dnormed = context.allocate({shape.batch, shape.seq, inputs[0].in});
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -119,7 +148,14 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
 bool Attention::trains(const BlockContext& context) const {
   bool any = output.trains(context);
   for (const Linear& input : inputs) any = any || input.trains(context);
+  for (const Norm& norm : norms) any = any || norm.trains(context);
   return any;
+}
+
+void Mlp::gate(Stream& stream, const ConstColumns& opening, const ConstColumns& up,
+               const View& y) const {
+  const auto forward = gelu_gate ? kernels::geglu_forward : kernels::swiglu_forward;
+  forward(stream, opening, up, y);
 }
 
 Tensor Mlp::forward(BlockContext& context, BatchShape shape, Tensor normed,
@@ -131,8 +167,7 @@ Tensor Mlp::forward(BlockContext& context, BatchShape shape, Tensor normed,
   normed.reset();
   Tensor activated = context.allocate(slots[kUps].shape());
   if (gated()) {
-    kernels::swiglu_forward(context.stream(), Columns(slots[kUps].view()),
-                            Columns(slots[kUps + 1].view()), activated);
+    gate(context.stream(), Columns(slots[kUps].view()), Columns(slots[kUps + 1].view()), activated);
   } else {
     kernels::gelu_forward(context.stream(), slots[kUps], activated);
   }
@@ -149,15 +184,16 @@ Tensor Mlp::backward_inputs(BlockContext& context, std::vector<Tensor>& slots, b
   output.backward_input(context, slots[kOutputGradient], dactivated);
 
   // The activation is recomputed into the buffer that is free by then: the pre-activation's own
-  // (GELU) or that of its gradient (SwiGLU).
+  // (GELU) or that of its gradient (gated).
   if (gated()) {
-    const Columns gate(slots[kUps].view()), up(slots[kUps + 1].view());
+    const Columns opening(slots[kUps].view()), up(slots[kUps + 1].view());
     for (std::size_t i = 0; i < 2; ++i)
       slots[kUpGradients + i] = context.allocate(slots[kUps].shape());
-    kernels::swiglu_backward(stream, dactivated, gate, up, Columns(slots[kUpGradients].view()),
-                             Columns(slots[kUpGradients + 1].view()));
+    const auto backward = gelu_gate ? kernels::geglu_backward : kernels::swiglu_backward;
+    backward(stream, dactivated, opening, up, Columns(slots[kUpGradients].view()),
+             Columns(slots[kUpGradients + 1].view()));
     if (keeps_activated) {
-      kernels::swiglu_forward(stream, gate, up, dactivated);
+      gate(stream, opening, up, dactivated);
       slots[kActivated] = std::move(dactivated);
     } else {
       dactivated.reset();

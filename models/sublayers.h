@@ -1,7 +1,7 @@
-// The two halves of a transformer block: causal attention and the MLP. Both families use them:
-// GPT-2 with one fused projection and GELU, LLaMA with three projections, rotary positions and
-// SwiGLU. They work on the slots of the block's saved tensors; the block owns the norms and the
-// residual path around them.
+// The two halves of a transformer block: causal attention and the MLP. All families use them:
+// GPT-2 with one fused projection and GELU, LLaMA and its kin with three projections, rotary
+// positions and a gated activation. They work on the slots of the block's saved tensors; the block
+// owns the norms and the residual path around them.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,10 @@ enum Slot : std::size_t {
   kInput,  ///< The block's input; the first norm and the residual path read it.
   kMean1,
   kRstd1,
-  kProjections,  ///< Three slots: q, k, v after rope, or all in the first.
-  kAttended = kProjections + 3,
+  kProjections,                  ///< Three slots: q, k, v after rope, or all in the first.
+  kUnnormed = kProjections + 3,  ///< Two slots: q and k before their norms, where they have some,
+  kHeadRstd = kUnnormed + 2,     ///< and what those keep.
+  kAttended = kHeadRstd + 2,
   kLse,
   kMiddle,  ///< After attention and its residual sum.
   kMean2,
@@ -49,7 +51,9 @@ struct Attention {
   float scale = 0;
   Dropout probabilities;       ///< Of the attention probabilities.
   Dropout output_dropout;      ///< After the output projection.
+  std::int64_t window = 0;     ///< Keys that a query sees; 0: all before it.
   std::vector<Linear> inputs;  ///< One fused [q, k, v], or three.
+  std::vector<Norm> norms;     ///< Of each head of q and of k, before rope; or none.
   Linear output;
   std::shared_ptr<const Rope> rope;  ///< Null: positions are in the embedding.
 
@@ -67,10 +71,14 @@ struct Attention {
  private:
   /// The columns of q, k or v (0, 1, 2) in the three slots from `first` on.
   Columns part(const std::vector<Tensor>& slots, std::size_t first, int index) const;
+  void norm_heads(BlockContext& context, std::vector<Tensor>& slots) const;
+  /// The gradients of q and k (kProjectionGradients) become those before the norms.
+  void norm_heads_backward(BlockContext& context, std::vector<Tensor>& slots) const;
 };
 
 struct Mlp {
-  std::vector<Linear> inputs;  ///< One: GELU. Two: silu(first) * second.
+  std::vector<Linear> inputs;  ///< One: GELU. Two: activation(first) * second.
+  bool gelu_gate = false;      ///< GELU in the place of silu there.
   Linear output;
   Dropout output_dropout;
 
@@ -80,6 +88,11 @@ struct Mlp {
   /// From slots[kOutputGradient]: the gradient of `normed`; undefined when `wanted` is false.
   Tensor backward_inputs(BlockContext& context, std::vector<Tensor>& slots, bool wanted) const;
   bool trains_inputs(const BlockContext& context) const;
+
+ private:
+  /// y = activation(opening) * up.
+  void gate(Stream& stream, const ConstColumns& opening, const ConstColumns& up,
+            const View& y) const;
 };
 
 }  // namespace zero3d

@@ -30,14 +30,30 @@ std::vector<ParameterSpec> parameters_of(const ModelConfig& model) {
   return list_parameters(*build_model(model));
 }
 
+/// "owner/name" with nothing there names a model of the Hugging Face Hub.
+void refuse_hub_id(const std::string& model) {
+  std::error_code code;
+  const std::size_t slash = model.find('/');
+  if (fs::exists(model, code) || fs::is_symlink(model, code) || slash == 0 ||
+      slash + 1 == model.size() || model.find('/', slash + 1) != std::string::npos ||
+      model[0] == '.' || fs::exists(model.substr(0, slash), code))
+    return;
+  throw_invalid(concat("--model ", model,
+                       ": there is no such folder. It may be the id of a model of "
+                       "the Hugging Face Hub, which zero3d does not download: get its files "
+                       "(hf download ",
+                       model, " --local-dir FOLDER) and give that folder"));
+}
+
 /// A folder, or a built-in shape whose weights are drawn.
 void open_model(TrainPlan& plan) {
   const TrainRequest& request = plan.request;
   const bool looks_like_path = request.model.find('/') != std::string::npos;
   std::error_code code;
   if (looks_like_path || fs::exists(request.model, code)) {
+    refuse_hub_id(request.model);
     plan.model = read_model_config(request.model);
-    if (!request.from_scratch) plan.weights = open_folder(request.model, parameters_of(plan.model));
+    if (!request.from_scratch) plan.weights = open_model_folder(request.model, plan.model);
   } else {
     plan.model = built_in_model_config(request.model);
   }
@@ -185,6 +201,9 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
   if (!request.host_memory.empty()) plan.host_memory = parse_bytes(request.host_memory);
   open_model(plan);
+  if (leads)
+    for (const std::string& remark : plan.model.remarks)
+      log_warning(concat(request.model, ": ", remark));
   require_patterns_found(plan);
   if (!request.generate.empty() && plan.model.vocab_size < 256)
     throw_invalid(concat("--generate needs a model of bytes: a vocabulary of at least 256, not ",

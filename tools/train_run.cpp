@@ -12,6 +12,7 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/data/sampler.h"
 #include "zero3d/engine/engine.h"
+#include "zero3d/formats/problem_list.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"
 #include "zero3d/models/hf_folder.h"
@@ -200,7 +201,9 @@ class RankRun {
     engine_->model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
       if (writer) writer->write(spec.name, value);
     });
-    if (writer) writer->commit();
+    if (!writer) return;
+    not_carried_ = writer->carry(request_.model);
+    writer->commit();
   }
 
   void summarise() {
@@ -230,6 +233,9 @@ class RankRun {
     if (!request_.metrics.empty()) std::printf("metrics   %s\n", request_.metrics.c_str());
     if (!request_.export_folder.empty())
       std::printf("model     %s\n", request_.export_folder.c_str());
+    if (!not_carried_.empty())
+      std::printf("model     left in %s: %s\n", request_.model.c_str(),
+                  name_list(not_carried_).c_str());
     std::fflush(stdout);
   }
 
@@ -258,6 +264,7 @@ class RankRun {
   MemoryEstimate memory_;
   std::optional<Progress> progress_;
   std::vector<double> losses_;
+  std::vector<std::string> not_carried_;  ///< Files of the model's folder that the export lacks.
   std::int64_t tokens_ = 0;
   double seconds_ = 0;
   std::array<double, StepTimes::kPhases> phases_{};

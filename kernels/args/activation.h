@@ -18,8 +18,12 @@ struct GeluArgs {
   void* out = nullptr;
 };
 
+/// What the gate of a gated activation goes through.
+enum class GateFunction : std::uint8_t { silu, gelu };
+
 /// `y` is written by forward; dy read, and dgate and dup written, by backward.
-struct SwigluArgs {
+struct GatedArgs {
+  GateFunction function = GateFunction::silu;
   DType dtype = DType::f32;
   std::int64_t rows = 0;
   std::int64_t width = 0;

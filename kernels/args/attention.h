@@ -19,6 +19,7 @@ struct AttentionArgs {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t window = 0;  ///< Keys that a query sees, its own included; 0: all before it.
   float scale = 0;
   float dropout = 0;
   std::int64_t head_offset = 0;

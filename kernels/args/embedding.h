@@ -25,6 +25,7 @@ struct EmbeddingGradientArgs {
   std::int64_t seq = 0;
   std::int64_t width = 0;
   std::int64_t table_rows = 0;
+  std::int64_t padding = -1;             ///< A token whose rows of dout are left out; -1: none.
   const std::int32_t* tokens = nullptr;  ///< Null for positions: row r belongs to r % seq.
   const void* dout = nullptr;
   DType table_dtype = DType::f32;

@@ -12,6 +12,7 @@ namespace zero3d::kernels {
 /// of `dtype`, as are the parameters [width].
 struct NormArgs {
   bool rms = false;
+  bool one_plus_weight = false;  ///< RMSNorm whose factor is 1 + weight.
   DType dtype = DType::f32;
   std::int64_t rows = 0;
   std::int64_t width = 0;

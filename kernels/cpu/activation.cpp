@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
@@ -61,25 +62,51 @@ void gelu_chunk(const GeluArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-void swiglu_forward_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
+/// f(gate) and, for backward, f'(gate).
+template <GateFunction kFunction>
+HWY_INLINE Vec32 gate_value(Vec32 g) {
+  if constexpr (kFunction == GateFunction::gelu) return gelu_of(g);
+  return hn::Div(g, hn::Add(set(1.0f), bounded_exp_of_minus(g)));
+}
+
+template <GateFunction kFunction>
+HWY_INLINE Vec32 gate_slope(Vec32 g) {
+  if constexpr (kFunction == GateFunction::gelu) return gelu_slope(g);
+  const Vec32 e = bounded_exp_of_minus(g);  // silu'(g) = s (1 + g (1 - s)), with 1 - s = e s
+  const Vec32 sigmoid = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
+  return hn::Mul(sigmoid, hn::MulAdd(g, hn::Mul(e, sigmoid), set(1.0f)));
+}
+
+/// Calls body(T, GateFunction) as compile-time values.
+template <typename Body>
+HWY_INLINE void with_gate(const GatedArgs& a, const Body& body) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    if (a.function == GateFunction::silu) {
+      body(tag, std::integral_constant<GateFunction, GateFunction::silu>());
+    } else {
+      body(tag, std::integral_constant<GateFunction, GateFunction::gelu>());
+    }
+  });
+}
+
+void gated_forward_rows(const GatedArgs& a, std::int64_t begin, std::int64_t end) {
+  with_gate(a, [&](auto tag, auto function) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
       const T* gate = row_of<T>(a.gate, row);
       const T* up = row_of<T>(a.up, row);
       T* y = static_cast<T*>(a.y) + row * a.width;
       for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
-        const Vec32 g = load(gate + i, lanes);
-        const Vec32 silu = round_to<T>(hn::Div(g, hn::Add(set(1.0f), bounded_exp_of_minus(g))));
-        store(hn::Mul(silu, load(up + i, lanes)), y + i, lanes);
+        const Vec32 value = round_to<T>(gate_value<function()>(load(gate + i, lanes)));
+        store(hn::Mul(value, load(up + i, lanes)), y + i, lanes);
       });
     }
   });
 }
 
-/// silu'(g) = s (1 + g (1 - s)); the gradients of both factors are rounded to T as autograd does.
-void swiglu_backward_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+/// The gradients of both factors are rounded to T as autograd does.
+void gated_backward_rows(const GatedArgs& a, std::int64_t begin, std::int64_t end) {
+  with_gate(a, [&](auto tag, auto function) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
       const T* gate = row_of<T>(a.gate, row);
@@ -89,15 +116,11 @@ void swiglu_backward_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t 
       T* dup = row_of<T>(a.dup, row);
       for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
         const Vec32 g = load(gate + i, lanes);
-        const Vec32 u = load(up + i, lanes);
         const Vec32 d = load(dy + i, lanes);
-        const Vec32 e = bounded_exp_of_minus(g);
-        const Vec32 sigmoid = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
-        const Vec32 silu = round_to<T>(hn::Div(g, hn::Add(set(1.0f), e)));
-        const Vec32 slope = hn::Mul(sigmoid, hn::MulAdd(g, hn::Mul(e, sigmoid), set(1.0f)));
-        const Vec32 dsilu = round_to<T>(hn::Mul(d, u));
-        store(hn::Mul(d, silu), dup + i, lanes);
-        store(hn::Mul(dsilu, slope), dgate + i, lanes);
+        const Vec32 value = round_to<T>(gate_value<function()>(g));
+        const Vec32 dvalue = round_to<T>(hn::Mul(d, load(up + i, lanes)));
+        store(hn::Mul(d, value), dup + i, lanes);
+        store(hn::Mul(dvalue, gate_slope<function()>(g)), dgate + i, lanes);
       });
     }
   });
@@ -139,8 +162,8 @@ HWY_AFTER_NAMESPACE();
 namespace zero3d::kernels {
 
 HWY_EXPORT(gelu_chunk);
-HWY_EXPORT(swiglu_forward_rows);
-HWY_EXPORT(swiglu_backward_rows);
+HWY_EXPORT(gated_forward_rows);
+HWY_EXPORT(gated_backward_rows);
 HWY_EXPORT(dropout_chunk);
 
 namespace cpu {
@@ -160,15 +183,15 @@ void gelu(const GeluArgs& args) {
   });
 }
 
-void swiglu_forward(const SwigluArgs& args) {
+void gated_forward(const GatedArgs& args) {
   parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(swiglu_forward_rows)(args, begin, end);
+    HWY_DYNAMIC_DISPATCH(gated_forward_rows)(args, begin, end);
   });
 }
 
-void swiglu_backward(const SwigluArgs& args) {
+void gated_backward(const GatedArgs& args) {
   parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(swiglu_backward_rows)(args, begin, end);
+    HWY_DYNAMIC_DISPATCH(gated_backward_rows)(args, begin, end);
   });
 }
 

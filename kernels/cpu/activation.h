@@ -10,8 +10,8 @@ namespace zero3d::kernels::cpu {
 
 void gelu(const GeluArgs& args);
 
-void swiglu_forward(const SwigluArgs& args);
-void swiglu_backward(const SwigluArgs& args);
+void gated_forward(const GatedArgs& args);
+void gated_backward(const GatedArgs& args);
 
 /// Elements for which dropout draws its numbers at a time.
 inline constexpr std::int64_t kDropoutChunk = 4096;

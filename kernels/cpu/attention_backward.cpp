@@ -33,20 +33,26 @@ struct Scratch {
 /// From scores S and gradients dP (of the kept, scaled probabilities), both [keys, queries]:
 /// S becomes those probabilities, dP becomes dS = P (dP - delta) * scale.
 HWY_INLINE void differentiate(const AttentionArgs& a, const QueryBlock& block, std::int64_t keys,
-                              bool diagonal, Scratch* s) {
+                              const Visible& visible, Scratch* s) {
   const bool drop = a.dropout > 0;
   const Vec32 kept_scale = set(a.dropout < 1.0f ? 1.0f / (1.0f - a.dropout) : 0.0f);
   const Vec32 scale = set(a.scale);
   for (std::int64_t q = 0; q < block.columns; q += kStep) {
-    const std::int64_t seen = diagonal ? HWY_MIN(keys, q + kStep) : keys;
-    const std::int64_t unmasked = diagonal ? HWY_MIN(keys, q) : keys;
+    const Visible::Range seen = visible.range(q, keys);
     const Vec32 lse = load(block.lse + q);
     const Vec32 delta = load(block.delta + q);
-    for (std::int64_t k = 0; k < seen; ++k) {
+    const auto clear = [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+      for (std::int64_t k = begin; k < end; ++k) {
+        store(set(0), s->scores + k * block.columns + q);
+        store(set(0), s->gradients + k * block.columns + q);
+      }
+    };
+    clear(0, seen.begin);
+    seen.for_each([&](std::int64_t k, auto whole) HWY_ATTR {
       float* score = s->scores + k * block.columns + q;
       float* gradient = s->gradients + k * block.columns + q;
       Vec32 p = exp(hn::Sub(load(score), lse));
-      if (k >= unmasked) p = hn::IfThenElseZero(causal_lanes(q, k), p);
+      if (!whole()) p = hn::IfThenElseZero(visible.lanes(q, k), p);
       Vec32 kept_p = p, dp = load(gradient);
       if (drop) {
         const auto lanes = kept_lanes(s->kept_bits, q, k);
@@ -55,12 +61,9 @@ HWY_INLINE void differentiate(const AttentionArgs& a, const QueryBlock& block, s
       }
       store(kept_p, score);
       store(hn::Mul(hn::Mul(p, hn::Sub(dp, delta)), scale), gradient);
-    }
+    });
     // A tile reads up to its own length past the diagonal.
-    for (std::int64_t k = seen; k < HWY_MIN(keys, seen + kTileRows); ++k) {
-      store(set(0), s->scores + k * block.columns + q);
-      store(set(0), s->gradients + k * block.columns + q);
-    }
+    clear(seen.end, HWY_MIN(keys, seen.end + kTileRows));
   }
 }
 
@@ -89,7 +92,7 @@ HWY_INLINE void load_queries(const AttentionGradientArgs& g, std::int64_t sample
   }
 }
 
-/// One block of queries against all blocks of keys before and on the diagonal. dk and dv are
+/// One block of queries against the blocks of keys that it sees, the diagonal's last. dk and dv are
 /// [seq, packed_dim]; `opens`: the first head of the part, whose diagonal block writes them.
 template <typename T>
 HWY_INLINE void backward_query_block(const AttentionGradientArgs& g, std::int64_t sample,
@@ -99,7 +102,8 @@ HWY_INLINE void backward_query_block(const AttentionGradientArgs& g, std::int64_
   const std::int64_t width = packed_dim(a.head_dim), dims = whole_vectors(a.head_dim);
   const std::int64_t kv_column = head / (a.heads / a.kv_heads) * a.head_dim;
   const std::int64_t columns = block.columns;
-  for (std::int64_t key = 0; key <= block.first; key += kBlock) {
+  const std::int64_t first = first_key(a, block.first);
+  for (std::int64_t key = first; key <= block.first; key += kBlock) {
     const std::int64_t keys = HWY_MIN(kBlock, a.seq - key), row = sample * a.seq + key;
     const bool diagonal = key == block.first;
     const bool add = !(opens && diagonal);
@@ -112,14 +116,14 @@ HWY_INLINE void backward_query_block(const AttentionGradientArgs& g, std::int64_
              s->gradients, columns, false);
     if (a.dropout > 0)
       draw_kept(a, sample, head, block.first, block.count, key, keys, &s->kept_bits);
-    differentiate(a, block, keys, diagonal, s);
+    differentiate(a, block, keys, Visible(a, block.first, key), s);
     const Causal over_queries = diagonal ? Causal::kKeys : Causal::kNone;
     multiply(over_queries, keys, dims, block.count, {s->scores, columns, 1}, block.dout, width,
              dv + key * width, width, add);
     multiply(over_queries, keys, dims, block.count, {s->gradients, columns, 1}, block.q, width,
              dk + key * width, width, add);
     multiply(diagonal ? Causal::kQueries : Causal::kNone, block.count, dims, keys,
-             {s->gradients, 1, columns}, s->keys, width, block.dq, width, key > 0);
+             {s->gradients, 1, columns}, s->keys, width, block.dq, width, key > first);
   }
   for (std::int64_t q = 0; q < block.count; ++q) {
     T* to = row_of<T>(g.dq, sample * a.seq + block.first + q) + head * a.head_dim;

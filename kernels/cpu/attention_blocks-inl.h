@@ -4,6 +4,7 @@
 // Scores are kept transposed, [keys, queries]: the queries lie along the vector, so that softmax
 // needs no sums across lanes.
 #include <cstdint>
+#include <type_traits>
 
 #include "zero3d/kernels/cpu/attention.h"
 
@@ -191,10 +192,48 @@ HWY_INLINE hn::Mask<F32> kept_lanes(const KeptBits& bits, std::int64_t q, std::i
   return hn::RebindMask(F32(), hn::TestBit(words, hn::Set(d, 1u << (k % 32))));
 }
 
-/// The lanes whose query (from q on) is at or after key k.
-HWY_INLINE hn::Mask<F32> causal_lanes(std::int64_t q, std::int64_t k) {
-  return hn::Ge(hn::Iota(F32(), static_cast<float>(q)), set(static_cast<float>(k)));
+/// The first key of the first block that a block of queries from `first` on sees.
+HWY_INLINE std::int64_t first_key(const AttentionArgs& a, std::int64_t first) {
+  return a.window == 0 ? 0 : HWY_MAX(std::int64_t{0}, first - a.window + 1) / kBlock * kBlock;
 }
+
+/// Which keys of a block the queries of a block see: query q those from q - reach on (in places of
+/// the two blocks) and, on the diagonal, up to q.
+struct Visible {
+  bool diagonal;
+  std::int64_t reach;
+
+  Visible(const AttentionArgs& a, std::int64_t query, std::int64_t key)
+      : diagonal(query == key), reach(a.window == 0 ? kBlock : a.window - 1 - (query - key)) {}
+
+  /// For the vector of queries from q on, of `keys` keys: those in [begin, end) are seen by some
+  /// lane, and those in [whole_begin, whole_end) by all.
+  struct Range {
+    std::int64_t begin, whole_begin, whole_end, end;
+    /// body(k, whole) for the keys in order; whole() is known at compile time.
+    template <typename Body>
+    HWY_INLINE void for_each(const Body& body) const {
+      std::int64_t k = begin;
+      for (; k < whole_begin; ++k) body(k, std::false_type());
+      for (; k < whole_end; ++k) body(k, std::true_type());
+      for (; k < end; ++k) body(k, std::false_type());
+    }
+  };
+  HWY_INLINE Range range(std::int64_t q, std::int64_t keys) const {
+    Range r;
+    r.end = diagonal ? HWY_MIN(keys, q + kStep) : keys;
+    r.begin = HWY_MIN(HWY_MAX(std::int64_t{0}, q - reach), r.end);
+    r.whole_begin = HWY_MIN(HWY_MAX(std::int64_t{0}, q + kStep - 1 - reach), r.end);
+    r.whole_end = HWY_MAX(diagonal ? HWY_MIN(keys, q) : keys, r.whole_begin);
+    return r;
+  }
+  /// The lanes whose query (from q on) sees key k.
+  HWY_INLINE hn::Mask<F32> lanes(std::int64_t q, std::int64_t k) const {
+    const Vec32 query = hn::Iota(F32(), static_cast<float>(q));
+    const auto near = hn::Le(query, set(static_cast<float>(k + reach)));
+    return diagonal ? hn::And(hn::Ge(query, set(static_cast<float>(k))), near) : near;
+  }
+};
 
 }  // namespace zero3d::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,5 +1,5 @@
 // Attention forward on the CPU: one task per (sample, head, block of queries) walks the blocks of
-// keys up to the diagonal with a running maximum and sum.
+// keys from the window's first to the diagonal with a running maximum and sum.
 #include <cmath>
 #include <limits>
 
@@ -25,30 +25,29 @@ struct Softmax {
 };
 
 /// Turns scores [keys, queries] into exp(score - max), zero where the mask or dropout says.
-/// `diagonal`: the block's first query is its first key.
-HWY_INLINE void exponentiate(float* scores, std::int64_t keys, std::int64_t columns, bool diagonal,
-                             const KeptBits* kept_bits, Softmax* softmax) {
+HWY_INLINE void exponentiate(float* scores, std::int64_t keys, std::int64_t columns,
+                             const Visible& visible, const KeptBits* kept_bits, Softmax* softmax) {
   for (std::int64_t q = 0; q < columns; q += kStep) {
-    // Keys from `seen` on are masked for the whole vector; from q on, for some lanes.
-    const std::int64_t seen = diagonal ? HWY_MIN(keys, q + kStep) : keys;
-    const std::int64_t unmasked = diagonal ? HWY_MIN(keys, q) : keys;
+    const Visible::Range seen = visible.range(q, keys);
     const Vec32 old_max = load(softmax->max + q);
     Vec32 max = old_max;
-    for (std::int64_t k = 0; k < unmasked; ++k) max = hn::Max(load(scores + k * columns + q), max);
-    for (std::int64_t k = unmasked; k < seen; ++k)
-      max = hn::IfThenElse(causal_lanes(q, k), hn::Max(load(scores + k * columns + q), max), max);
+    seen.for_each([&](std::int64_t k, auto whole) HWY_ATTR {
+      const Vec32 raised = hn::Max(load(scores + k * columns + q), max);
+      max = whole() ? raised : hn::IfThenElse(visible.lanes(q, k), raised, max);
+    });
     const Vec32 rescale = exp(hn::Sub(old_max, max));
     Vec32 sum = hn::Mul(load(softmax->sum + q), rescale);
-    for (std::int64_t k = 0; k < seen; ++k) {
+    for (std::int64_t k = 0; k < seen.begin; ++k) store(set(0), scores + k * columns + q);
+    seen.for_each([&](std::int64_t k, auto whole) HWY_ATTR {
       float* at = scores + k * columns + q;
       Vec32 p = exp(hn::Sub(load(at), max));
-      if (k >= unmasked) p = hn::IfThenElseZero(causal_lanes(q, k), p);
+      if (!whole()) p = hn::IfThenElseZero(visible.lanes(q, k), p);
       sum = hn::Add(sum, p);
       if (kept_bits != nullptr) p = hn::IfThenElseZero(kept_lanes(*kept_bits, q, k), p);
       store(p, at);
-    }
+    });
     // A tile of queries reads up to its own length past its first query.
-    for (std::int64_t k = seen; k < HWY_MIN(keys, seen + kTileRows); ++k)
+    for (std::int64_t k = seen.end; k < HWY_MIN(keys, seen.end + kTileRows); ++k)
       store(set(0), scores + k * columns + q);
     store(max, softmax->max + q);
     store(sum, softmax->sum + q);
@@ -77,15 +76,17 @@ void attention_forward_block(const AttentionArgs& a, std::int64_t sample, std::i
     softmax.sum[q] = 0;
   }
   KeptBits kept_bits;
-  for (std::int64_t j = 0; j <= block; ++j) {
-    const std::int64_t key = j * kBlock, keys = HWY_MIN(kBlock, a.seq - key);
-    const bool diagonal = j == block;
+  const std::int64_t opens = first_key(a, first);
+  for (std::int64_t key = opens; key <= first; key += kBlock) {
+    const std::int64_t keys = HWY_MIN(kBlock, a.seq - key);
+    const bool diagonal = key == first;
     pack_rows(row_of<T>(a.k, row + key) + kv_column, a.k.stride, keys, a.head_dim, packed);
     multiply(diagonal ? Causal::kScores : Causal::kNone, keys, columns, a.head_dim,
              {packed, width, 1}, queries_t, columns, scores, columns, false);
     if (a.dropout > 0) draw_kept(a, sample, head, first, queries, key, keys, &kept_bits);
-    exponentiate(scores, keys, columns, diagonal, a.dropout > 0 ? &kept_bits : nullptr, &softmax);
-    if (j > 0)
+    exponentiate(scores, keys, columns, Visible(a, first, key),
+                 a.dropout > 0 ? &kept_bits : nullptr, &softmax);
+    if (key > opens)
       for (std::int64_t q = 0; q < queries; ++q)
         for (std::int64_t d = 0; d < dims; d += kStep) {
           float* at = out + q * width + d;
@@ -93,7 +94,7 @@ void attention_forward_block(const AttentionArgs& a, std::int64_t sample, std::i
         }
     pack_rows(row_of<T>(a.v, row + key) + kv_column, a.v.stride, keys, a.head_dim, packed);
     multiply(diagonal ? Causal::kQueries : Causal::kNone, queries, dims, keys, {scores, 1, columns},
-             packed, width, out, width, j > 0);
+             packed, width, out, width, key > opens);
   }
   for (std::int64_t q = 0; q < queries; ++q) {
     const float keep = a.dropout < 1.0f ? 1.0f - a.dropout : 1.0f;

@@ -134,9 +134,11 @@ void embedding_backward(const EmbeddingGradientArgs& args) {
   const auto runs = static_cast<std::int64_t>(starts.size());
   starts.push_back(args.rows);
   parallel_for(runs, 8, [&](std::int64_t begin, std::int64_t end) {
-    for (auto run = static_cast<std::size_t>(begin); run < static_cast<std::size_t>(end); ++run)
-      HWY_DYNAMIC_DISPATCH(embedding_backward_entry)
-    (args, order.data(), starts[run], starts[run + 1]);
+    for (auto run = static_cast<std::size_t>(begin); run < static_cast<std::size_t>(end); ++run) {
+      const std::int64_t first = starts[run];
+      if (args.tokens[order[static_cast<std::size_t>(first)]] == args.padding) continue;
+      HWY_DYNAMIC_DISPATCH(embedding_backward_entry)(args, order.data(), first, starts[run + 1]);
+    }
   });
 }
 

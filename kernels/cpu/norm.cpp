@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
@@ -16,6 +17,20 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
+
+/// What the passes are compiled for.
+enum class Kind : std::uint8_t { kLayer, kRms, kRmsOnePlus };
+
+/// RMSNorm rounds the normalised row to T before it multiplies; with 1 + weight it does not.
+template <typename T, Kind kKind>
+HWY_INLINE Vec32 round_inside(Vec32 value) {
+  return kKind == Kind::kRms ? round_to<T>(value) : value;
+}
+
+template <Kind kKind>
+HWY_INLINE Vec32 factor_of(Vec32 weight) {
+  return kKind == Kind::kRmsOnePlus ? hn::Add(set(1.0f), weight) : weight;
+}
 
 constexpr std::int64_t kRowBlock = 128;  // rows summed before they join a column's total
 
@@ -45,7 +60,7 @@ void layer_norm_row(const NormArgs& a, std::int64_t row) {
   if (a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
-template <typename T>
+template <typename T, Kind kKind>
 void rms_norm_row(const NormArgs& a, std::int64_t row) {
   const T* x = static_cast<const T*>(a.x) + row * a.width;
   const T* weight = static_cast<const T*>(a.weight);
@@ -58,16 +73,17 @@ void rms_norm_row(const NormArgs& a, std::int64_t row) {
   const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.width) + a.eps);
   const Vec32 factor = set(rstd);
   for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const Vec32 normal = round_to<T>(hn::Mul(load(x + i, lanes), factor));
-    store(hn::Mul(normal, load(weight + i, lanes)), y + i, lanes);
+    const Vec32 normal = round_inside<T, kKind>(hn::Mul(load(x + i, lanes), factor));
+    store(hn::Mul(normal, factor_of<kKind>(load(weight + i, lanes))), y + i, lanes);
   });
   if (a.rstd != nullptr) a.rstd[row] = rstd;
 }
 
-/// dx = rstd (g - mean(g) - n mean(g n)) with g = dy * weight and n the normalised row; RMSNorm has
+/// dx = rstd (g - mean(g) - n mean(g n)) with g = dy * factor and n the normalised row; RMSNorm has
 /// no mean(g), and its g is rounded where transformers' product is.
-template <typename T, bool kRms>
+template <typename T, Kind kKind>
 void norm_backward_row(const NormArgs& a, std::int64_t row) {
+  constexpr bool kRms = kKind != Kind::kLayer;
   const T* x = static_cast<const T*>(a.x) + row * a.width;
   const T* dy = static_cast<const T*>(a.dy) + row * a.width;
   const T* weight = static_cast<const T*>(a.weight);
@@ -80,8 +96,8 @@ void norm_backward_row(const NormArgs& a, std::int64_t row) {
     return hn::Mul(kRms ? load(x + i, lanes) : hn::Sub(load(x + i, lanes), center), rstd);
   };
   const auto gradient_at = [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const Vec32 product = hn::Mul(load(dy + i, lanes), load(weight + i, lanes));
-    return kRms ? round_to<T>(product) : product;
+    return round_inside<T, kKind>(
+        hn::Mul(load(dy + i, lanes), factor_of<kKind>(load(weight + i, lanes))));
   };
   float sums[2] = {};  // of g and of g n
   sum_over<2>(a.width, sums, [&](std::int64_t i, auto lanes, Vec32* terms) HWY_ATTR {
@@ -109,8 +125,9 @@ HWY_INLINE void store_sum(Vec32 sum, DType dtype, void* to, std::int64_t column,
 }
 
 /// Sums over all rows for kVectors vectors of columns from `column` on.
-template <typename T, bool kRms, int kVectors, typename Lanes>
+template <typename T, Kind kKind, int kVectors, typename Lanes>
 HWY_INLINE void norm_backward_columns(const NormArgs& a, std::int64_t column, Lanes lanes) {
+  constexpr bool kRms = kKind != Kind::kLayer;
   const T* x = static_cast<const T*>(a.x) + column;
   const T* dy = static_cast<const T*>(a.dy) + column;
   Vec32 dweight[kVectors], dbias[kVectors];
@@ -127,7 +144,7 @@ HWY_INLINE void norm_backward_columns(const NormArgs& a, std::int64_t column, La
         const Vec32 g = load(dy + at, lanes);
         const Vec32 value = load(x + at, lanes);
         const Vec32 normal =
-            kRms ? round_to<T>(hn::Mul(value, rstd)) : hn::Mul(hn::Sub(value, center), rstd);
+            round_inside<T, kKind>(hn::Mul(kRms ? value : hn::Sub(value, center), rstd));
         dweight_part[v] = hn::MulAdd(g, normal, dweight_part[v]);
         if (!kRms) dbias_part[v] = hn::Add(dbias_part[v], g);
       }
@@ -145,40 +162,56 @@ HWY_INLINE void norm_backward_columns(const NormArgs& a, std::int64_t column, La
   }
 }
 
-template <typename T, bool kRms>
+template <typename T, Kind kKind>
 void norm_backward_column_block(const NormArgs& a, std::int64_t begin, std::int64_t end) {
   constexpr auto kStep = static_cast<std::int64_t>(kLanes);
   std::int64_t column = begin;
   for (; column + 4 * kStep <= end; column += 4 * kStep)
-    norm_backward_columns<T, kRms, 4>(a, column, AllLanes{});
+    norm_backward_columns<T, kKind, 4>(a, column, AllLanes{});
   for (; column + kStep <= end; column += kStep)
-    norm_backward_columns<T, kRms, 1>(a, column, AllLanes{});
+    norm_backward_columns<T, kKind, 1>(a, column, AllLanes{});
   if (column < end)
-    norm_backward_columns<T, kRms, 1>(a, column, SomeLanes{static_cast<std::size_t>(end - column)});
+    norm_backward_columns<T, kKind, 1>(a, column,
+                                       SomeLanes{static_cast<std::size_t>(end - column)});
+}
+
+/// Calls body(T, Kind) as compile-time values.
+template <typename Body>
+HWY_INLINE void with_kind(const NormArgs& a, const Body& body) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    if (!a.rms) {
+      body(tag, std::integral_constant<Kind, Kind::kLayer>());
+    } else if (!a.one_plus_weight) {
+      body(tag, std::integral_constant<Kind, Kind::kRms>());
+    } else {
+      body(tag, std::integral_constant<Kind, Kind::kRmsOnePlus>());
+    }
+  });
 }
 
 void norm_forward_rows(const NormArgs& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+  with_kind(a, [&](auto tag, auto kind) HWY_ATTR {
     using T = decltype(tag);
-    for (std::int64_t row = begin; row < end; ++row)
-      a.rms ? rms_norm_row<T>(a, row) : layer_norm_row<T>(a, row);
+    for (std::int64_t row = begin; row < end; ++row) {
+      if constexpr (kind() == Kind::kLayer) {
+        layer_norm_row<T>(a, row);
+      } else {
+        rms_norm_row<T, kind()>(a, row);
+      }
+    }
   });
 }
 
 void norm_backward_rows(const NormArgs& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.dtype, [&](auto tag) HWY_ATTR {
-    using T = decltype(tag);
+  with_kind(a, [&](auto tag, auto kind) HWY_ATTR {
     for (std::int64_t row = begin; row < end; ++row)
-      a.rms ? norm_backward_row<T, true>(a, row) : norm_backward_row<T, false>(a, row);
+      norm_backward_row<decltype(tag), kind()>(a, row);
   });
 }
 
 void norm_backward_weights(const NormArgs& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.dtype, [&](auto tag) HWY_ATTR {
-    using T = decltype(tag);
-    a.rms ? norm_backward_column_block<T, true>(a, begin, end)
-          : norm_backward_column_block<T, false>(a, begin, end);
-  });
+  with_kind(a, [&](auto tag, auto kind)
+                   HWY_ATTR { norm_backward_column_block<decltype(tag), kind()>(a, begin, end); });
 }
 
 }  // namespace zero3d::kernels::HWY_NAMESPACE

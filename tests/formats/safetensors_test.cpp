@@ -112,6 +112,12 @@ TEST(Safetensors, AcceptsTheEdgesOfTheFormat) {
              "'BOOL'");
   const SafetensorsFile none(folder.write("none.safetensors", with_size("{}", "")));
   EXPECT_TRUE(none.tensors().empty());
+  const SafetensorsFile null(folder.write(
+      "null.safetensors", with_size(R"({"__metadata__":null,"a":{"dtype":"U8","shape":[1],)"
+                                    R"("data_offsets":[0,1]}})",
+                                    "x")));
+  EXPECT_EQ(null.tensors().size(), 1u);
+  EXPECT_TRUE(null.metadata().empty());
 }
 
 TEST(Safetensors, RefusesWhatIsNoFileOfTheFormat) {
@@ -125,6 +131,8 @@ TEST(Safetensors, RefusesWhatIsNoFileOfTheFormat) {
   expect_has(refused(std::string(8, '\xff')), "the format allows 100000000");
   expect_has(refused(std::string("\x40\0\0\0\0\0\0\0{}", 10)), "expected a header of 64 bytes");
   expect_has(refused(std::string("PK\x03\x04 not ours", 13)), "no safetensors file");
+  expect_has(refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+             "git-lfs pointer");
   expect_has(message_of<IoError>([&] { SafetensorsFile file(folder.file("absent")); }),
              "No such file");
   expect_has(message_of<IoError>([&] { SafetensorsFile file(folder.file("hostil.safetensors")); }),
@@ -162,6 +170,9 @@ TEST(Safetensors, RefusesHeadersThatAreNotTheFormats) {
                                    "{\"__metadata__\":{\"a\":1}}",
                                    "{\"__metadata__\":{\"a\":{}}}",
                                    "{\"__metadata__\":[]}",
+                                   "{\"__metadata__\":{\"a\":null}}",
+                                   "{\"__metadata__\":null,\"__metadata__\":null}",
+                                   "{\"a\":null}",
                                    "{\"__metadata__\":{},\"__metadata__\":{}}",
                                    "{\"a\xff\":{}}"}) {
     expect_has(refusal(header, 0), "damaged safetensors file");
@@ -287,7 +298,7 @@ class Shards : public ::testing::Test {
 TEST_F(Shards, AreOneSetOfTensors) {
   shard("m-1.safetensors", {"a", "b"}, 1.0f);
   shard("m-2.safetensors", {"c"}, 2.0f);
-  index(R"({"a":"m-1.safetensors","b":"m-1.safetensors","c":"m-2.safetensors"})");
+  index(R"({"a":"m-1.safetensors","b":"./m-1.safetensors","c":"./m-2.safetensors"})");
   const SafetensorsFolder folder(folder_.path().string());
   EXPECT_EQ(folder.tensors().size(), 3u);
   std::vector<float> values(1);
@@ -328,8 +339,9 @@ TEST_F(Shards, GivesUpAfterAFewFilesThatAreNotThere) {
 
 TEST_F(Shards, IndexNamesStayInTheFolder) {
   for (const std::string name :
-       {"../up.safetensors", "/etc/abs.safetensors", "sub/a.safetensors", "a\\\\b.safetensors",
-        ".hidden.safetensors", ".safetensors", "a.bin", "", "a\\u0000.safetensors"}) {
+       {"../up.safetensors", "./../up.safetensors", "./", "././m.safetensors",
+        "/etc/abs.safetensors", "sub/a.safetensors", "a\\\\b.safetensors", ".hidden.safetensors",
+        ".safetensors", "a.bin", "", "a\\u0000.safetensors"}) {
     index("{\"t\":\"" + name + "\"}");
     expect_has(refused(), "expected the plain name");
   }

@@ -92,8 +92,17 @@ TEST(Activation, StoresRoundAsTheScalarConversionsDo) {
   });
 }
 
-TEST(Activation, SwigluMatchesTheReference) {
-  for_each_target([] {
+/// A gated activation of the kernels, and its gate's function.
+struct Gated {
+  decltype(&swiglu_forward) forward;
+  decltype(&swiglu_backward) backward;
+  double (*function)(double);
+};
+constexpr Gated kGated[] = {{swiglu_forward, swiglu_backward, silu},
+                            {geglu_forward, geglu_backward, gelu}};
+
+void check_gated(const Gated& gated) {
+  for_each_target([&] {
     for (const DType dtype : float_dtypes())
       for (const std::int64_t width : {1, 5, 16, 33, 64}) {
         Kit kit;
@@ -102,11 +111,11 @@ TEST(Activation, SwigluMatchesTheReference) {
         const View dfused = kit.output(dtype, {rows, 2 * width + 3});
         const View dy = kit.random(dtype, {rows, width}, "dy");
         const View y = kit.output(dtype, {rows, width});
-        swiglu_forward(kit.stream(), ConstColumns(fused, 1, width),
-                       ConstColumns(fused, width + 2, width), y);
-        swiglu_backward(kit.stream(), dy, ConstColumns(fused, 1, width),
-                        ConstColumns(fused, width + 2, width), Columns(dfused, 1, width),
-                        Columns(dfused, width + 2, width));
+        gated.forward(kit.stream(), ConstColumns(fused, 1, width),
+                      ConstColumns(fused, width + 2, width), y);
+        gated.backward(kit.stream(), dy, ConstColumns(fused, 1, width),
+                       ConstColumns(fused, width + 2, width), Columns(dfused, 1, width),
+                       Columns(dfused, width + 2, width));
         const Values in = kit.read(fused), seed = kit.read(dy);
         Values want(seed.size()), want_fused(in.size(), -12345);
         for (std::size_t i = 0; i < want_fused.size(); ++i)
@@ -116,15 +125,19 @@ TEST(Activation, SwigluMatchesTheReference) {
         for (std::size_t r = 0; r < 3; ++r)
           for (std::size_t i = 0; i < w; ++i) {
             const double g = in[r * stride + 1 + i], u = in[r * stride + w + 2 + i];
-            want[r * w + i] = silu(g) * u;
-            want_fused[r * stride + 1 + i] = seed[r * w + i] * u * slope(silu, g);
-            want_fused[r * stride + w + 2 + i] = seed[r * w + i] * silu(g);
+            want[r * w + i] = gated.function(g) * u;
+            want_fused[r * stride + 1 + i] = seed[r * w + i] * u * slope(gated.function, g);
+            want_fused[r * stride + w + 2 + i] = seed[r * w + i] * gated.function(g);
           }
         const double ulps = dtype == DType::f32 ? 16 : 2.1;  // two roundings
-        expect_close(kit.read(y), want, dtype, ulps, 1e-6, "swiglu");
-        expect_close(kit.read(dfused), want_fused, dtype, ulps, 1e-6, "dswiglu");
+        expect_close(kit.read(y), want, dtype, ulps, 1e-6, "gated");
+        expect_close(kit.read(dfused), want_fused, dtype, ulps, 1e-6, "dgated");
       }
   });
+}
+
+TEST(Activation, GatedMatchesTheReference) {
+  for (const Gated& gated : kGated) check_gated(gated);
 }
 
 TEST(Activation, SwigluRoundsSiluBeforeTheProduct) {
@@ -173,8 +186,12 @@ TEST(Activation, BitsDependNeitherOnThreadsNorOnAlignment) {
           swiglu_forward(kit.stream(), ConstColumns(x, 0, 515), ConstColumns(x, 515, 515), z);
           swiglu_backward(kit.stream(), dy, ConstColumns(x, 0, 515), ConstColumns(x, 515, 515),
                           Columns(d, 0, 515), Columns(d, 515, 515));
+          const View f = kit.output(dtype, {63, 1030}), g = kit.output(dtype, {63, 515});
+          geglu_forward(kit.stream(), ConstColumns(x, 0, 515), ConstColumns(x, 515, 515), g);
+          geglu_backward(kit.stream(), dy, ConstColumns(x, 0, 515), ConstColumns(x, 515, 515),
+                         Columns(f, 0, 515), Columns(f, 515, 515));
           dropout(kit.stream(), x, 0.3f, {}, 9, y, e);
-          return kit.bits(y) + kit.bits(z) + kit.bits(d) + kit.bits(e);
+          return kit.bits(y) + kit.bits(z) + kit.bits(d) + kit.bits(e) + kit.bits(f) + kit.bits(g);
         },
         "activation");
 }

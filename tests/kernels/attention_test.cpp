@@ -1,8 +1,6 @@
-// Attention against a plain fp64 softmax over the whole row, its gradients against the closed form
-// (itself held to numeric gradients), and rope against complex rotation.
+// Attention against a plain fp64 softmax over the whole row, and its gradients against the closed
+// form (itself held to numeric gradients).
 #include "zero3d/kernels/attention.h"
-
-#include <complex>
 
 #include "zero3d/tests/kernels/kit.h"
 
@@ -37,16 +35,18 @@ Reference reference(const AttentionShape& s, const Values& q, const Values& k, c
         const std::int64_t g = h / (s.heads / s.kv_heads);
         const std::size_t qi = at(b, i, s.heads, h);
         Values p(static_cast<std::size_t>(i + 1)), dp(p.size());
+        const auto first = static_cast<std::size_t>(
+            s.window == 0 ? 0 : std::max(std::int64_t{0}, i - s.window + 1));
         double max = -1e300, sum = 0;
-        for (std::size_t j = 0; j < p.size(); ++j) {
+        for (std::size_t j = first; j < p.size(); ++j) {
           const std::size_t kj = at(b, static_cast<std::int64_t>(j), s.kv_heads, g);
           for (std::size_t d = 0; d < dims; ++d) p[j] += q[qi + d] * k[kj + d] * scale;
           max = std::max(max, p[j]);
         }
-        for (double& value : p) sum += value = std::exp(value - max);
+        for (std::size_t j = first; j < p.size(); ++j) sum += p[j] = std::exp(p[j] - max);
         r.lse[static_cast<std::size_t>((b * s.heads + h) * s.seq + i)] = max + std::log(sum);
         double delta = 0;
-        for (std::size_t j = 0; j < p.size(); ++j) {
+        for (std::size_t j = first; j < p.size(); ++j) {
           p[j] /= sum;
           const std::size_t kj = at(b, static_cast<std::int64_t>(j), s.kv_heads, g);
           const double keep = dropped(b, h, i, static_cast<std::int64_t>(j));
@@ -57,7 +57,7 @@ Reference reference(const AttentionShape& s, const Values& q, const Values& k, c
           }
           delta += p[j] * dp[j];
         }
-        for (std::size_t j = 0; j < p.size(); ++j) {
+        for (std::size_t j = first; j < p.size(); ++j) {
           const std::size_t kj = at(b, static_cast<std::int64_t>(j), s.kv_heads, g);
           const double ds = p[j] * (dp[j] - delta) * scale;
           for (std::size_t d = 0; d < dims; ++d) {
@@ -127,7 +127,7 @@ void check(DType dtype, const AttentionShape& s) {
       s, columns_of(fused, stride, 0, t.width), columns_of(fused, stride, t.width, t.kv_width),
       columns_of(fused, stride, t.width + t.kv_width, t.kv_width), kit.read(t.dout));
   const std::string what = concat("T ", s.seq, " heads ", s.heads, "/", s.kv_heads, " dim ",
-                                  s.head_dim, " dropout ", s.dropout, " ");
+                                  s.head_dim, " window ", s.window, " dropout ", s.dropout, " ");
   // In 16 bits `out`, rounded, enters the gradient of the scores.
   const double floor = dtype == DType::f32 ? 1e-5 : 4 * precision_of(dtype);
   expect_close(kit.read(t.lse), want.lse, DType::f32, 8, 2e-6, what + "lse");
@@ -142,7 +142,8 @@ void check(DType dtype, const AttentionShape& s) {
 
 TEST(Attention, TheReferenceHasTheSlopesOfItsOutput) {
   for (const float dropout : {0.0f, 0.3f}) {
-    const AttentionShape s = shape_of(2, 5, 4, 2, 3, dropout);
+    AttentionShape s = shape_of(2, 5, 4, 2, 3, dropout);
+    s.window = dropout > 0 ? 3 : 0;
     Kit kit;
     const Values q = kit.read(kit.random(DType::f32, {10, 12}, "q"));
     const Values k = kit.read(kit.random(DType::f32, {10, 6}, "k"));
@@ -195,12 +196,70 @@ TEST(Attention, MatchesTheReferenceWithDropout) {
   });
 }
 
+AttentionShape windowed(AttentionShape s, std::int64_t window) {
+  s.window = window;
+  return s;
+}
+
+TEST(Attention, MatchesTheReferenceWithEveryWindow) {
+  for_each_target([] {
+    for (const std::int64_t seq : {1, 5, 64, 65, 200})
+      for (const std::int64_t window : {1, 2, 8, 17, 63, 64, 65, 100, 128, 200, 5000})
+        check(DType::f32, windowed(shape_of(1, seq, 2, 1, 12), window));
+  });
+  for (const std::int64_t window : {3, 70}) {
+    check(DType::bf16, windowed(shape_of(2, 150, 4, 2, 24), window));
+    check(DType::f32, windowed(shape_of(2, 150, 4, 2, 8, 0.2f), window));
+  }
+}
+
+TEST(Attention, AWindowOfTheWholeSequenceChangesNoBit) {
+  const auto bits = [](std::int64_t window) {
+    Kit kit;
+    const Tensors t = run(kit, DType::f32, windowed(shape_of(1, 200, 2, 1, 16), window));
+    return kit.bits(t.out) + kit.bits(t.lse) + kit.bits(t.dfused);
+  };
+  EXPECT_EQ(bits(200), bits(0));
+  EXPECT_NE(bits(199), bits(0));
+}
+
+/// What lies in skipped blocks is not even read: a NaN there reaches nobody.
+TEST(Attention, BlocksBeforeTheWindowAreSkipped) {
+  for_each_target([] {
+    Kit kit;
+    const AttentionShape s = windowed(shape_of(1, 300, 1, 1, 4), 20);
+    const auto with_nan = [&](const char* name) {
+      const View x = kit.random(DType::f32, {300, 4}, name);
+      x.as<float>()[2] = std::nanf("");  // of the first key
+      return x;
+    };
+    const View q = kit.random(DType::f32, {300, 4}, "q"),
+               dout = kit.random(DType::f32, {300, 4}, "d");
+    const View k = with_nan("k"), v = with_nan("v");
+    const View out = kit.output(DType::f32, {300, 4}), lse = kit.output(DType::f32, {300});
+    const View dq = kit.output(DType::f32, {300, 4}), dk = kit.output(DType::f32, {300, 4}),
+               dv = kit.output(DType::f32, {300, 4});
+    const View scratch = kit.output(DType::f32, {attention_backward_scratch(s)});
+    attention_forward(kit.stream(), s, ConstColumns(q), ConstColumns(k), ConstColumns(v),
+                      Columns(out), lse);
+    attention_backward(kit.stream(), s, ConstColumns(dout), ConstColumns(q), ConstColumns(k),
+                       ConstColumns(v), ConstColumns(out), lse, Columns(dq), Columns(dk),
+                       Columns(dv), scratch);
+    const Values got = kit.read(out), slopes = kit.read(dq);
+    EXPECT_TRUE(std::isnan(got[2]));
+    for (std::size_t i = 128 * 4; i < got.size(); ++i)  // blocks of 64: from the third on
+      EXPECT_TRUE(std::isfinite(got[i]) && std::isfinite(slopes[i])) << i;
+  });
+}
+
 TEST(Attention, BitsDependNeitherOnThreadsNorOnAlignment) {
   for (const DType dtype : float_dtypes())
     expect_same_bits(
         [&](Kit& kit) {
           const Tensors t = run(kit, dtype, shape_of(2, 131, 6, 2, 20, 0.1f));
-          return kit.bits(t.out) + kit.bits(t.lse) + kit.bits(t.dfused);
+          const Tensors w = run(kit, dtype, windowed(shape_of(2, 131, 6, 2, 20), 50));
+          return kit.bits(t.out) + kit.bits(t.lse) + kit.bits(t.dfused) + kit.bits(w.out) +
+                 kit.bits(w.dfused);
         },
         "attention");
 }
@@ -292,102 +351,8 @@ TEST(Attention, NamesWhatDoesNotFit) {
             std::string::npos);
   EXPECT_NE(message(shape_of(2, 3, 2, 2, 4), ConstColumns(x, 4, 8)).find("expected k to be 8"),
             std::string::npos);
-}
-
-// --- Rope
-
-std::vector<float> powers(double base, std::int64_t count) {
-  std::vector<float> values;
-  for (std::int64_t i = 0; i < count; ++i)
-    values.push_back(static_cast<float>(std::pow(base, static_cast<double>(i))));
-  return values;
-}
-
-TEST(Rope, TurnsPairsAsComplexNumbers) {
-  for_each_target([] {
-    for (const DType dtype : float_dtypes())
-      for (const std::int64_t half : {1, 3, 8, 20, 32}) {
-        Kit kit;
-        const std::int64_t batch = 2, seq = 19, heads = 3, dim = 2 * half;
-        const View x = kit.random(dtype, {batch * seq, heads * dim + 5}, "x");
-        const std::vector<float> frequencies =
-            powers(std::pow(10000.0, -1 / static_cast<double>(half)), half);
-        const Values before = kit.read(x);
-        const double scaling = 1.25;
-        rope(kit.stream(), Columns(x, 2, heads * dim), seq, dim, frequencies, 1.25f, false);
-        Values want = before;
-        const Values f(frequencies.begin(), frequencies.end());
-        const auto stride = static_cast<std::size_t>(heads * dim + 5);
-        const auto h = static_cast<std::size_t>(half);
-        for (std::size_t row = 0; row < static_cast<std::size_t>(batch * seq); ++row)
-          for (std::size_t head = 0; head < 3; ++head)
-            for (std::size_t i = 0; i < h; ++i) {
-              const std::size_t at = row * stride + 2 + head * 2 * h + i;
-              const double angle = static_cast<double>(row % static_cast<std::size_t>(seq)) * f[i];
-              const std::complex<double> turned =
-                  std::complex<double>(before[at], before[at + h]) * std::polar(scaling, angle);
-              want[at] = turned.real();
-              want[at + h] = turned.imag();
-            }
-        // Rounded cosine, product and sum.
-        expect_close(kit.read(x), want, dtype, 4,
-                     dtype == DType::f32 ? 1e-5 : 16 * precision_of(dtype), "rope");
-      }
-  });
-}
-
-TEST(Rope, InverseTurnsBack) {
-  Kit kit;
-  const View x = kit.random(DType::f32, {2 * 50, 4 * 16}, "x");
-  const std::vector<float> frequencies = powers(0.3, 8);
-  const Values before = kit.read(x);
-  rope(kit.stream(), Columns(x), 50, 16, frequencies, 1, false);
-  rope(kit.stream(), Columns(x), 50, 16, frequencies, 1, true);
-  expect_close(kit.read(x), before, DType::f32, 8, 1e-6, "rope and back");
-}
-
-TEST(Rope, DoesNotDependOnHowTheSequenceIsSplit) {
-  Kit kit;
-  const View whole = kit.random(DType::bf16, {50, 4 * 16}, "x");
-  const View parts = kit.random(DType::bf16, {50, 4 * 16}, "x");
-  const std::vector<float> frequencies = powers(0.3, 8);
-  rope(kit.stream(), Columns(whole), 50, 16, frequencies, 1, false);
-  for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>(0, 19), {19, 31}})
-    rope(kit.stream(), Columns(parts.flat(first * 64, count * 64).reshaped({count, 64})),
-         {count, first}, 16, frequencies, 1, false);
-  EXPECT_EQ(kit.bits(parts), kit.bits(whole));
-}
-
-TEST(Rope, RoundsEachProductAndTheSumIn16Bits) {
-  Kit kit;
-  const View x = kit.random(DType::bf16, {64, 8}, "x");
-  const std::vector<float> frequencies = powers(0.3, 4);
-  const Values before = kit.read(x), f(frequencies.begin(), frequencies.end());
-  rope(kit.stream(), Columns(x), 64, 8, frequencies, 1, false);
-  const Values got = kit.read(x);
-  const auto round = [](double value) {
-    return static_cast<double>(to_float(to_bf16(static_cast<float>(value))));
-  };
-  for (std::size_t t = 0; t < 64; ++t)
-    for (std::size_t i = 0; i < 4; ++i) {
-      const float angle = static_cast<float>(t) * static_cast<float>(f[i]);
-      const double c = round(static_cast<double>(std::cos(angle)));
-      const double s = round(static_cast<double>(std::sin(angle)));
-      const double low = before[t * 8 + i], high = before[t * 8 + 4 + i];
-      EXPECT_EQ(got[t * 8 + i], round(round(low * c) - round(high * s)));
-      EXPECT_EQ(got[t * 8 + 4 + i], round(round(high * c) + round(low * s)));
-    }
-}
-
-TEST(Rope, BitsDependNeitherOnThreadsNorOnAlignment) {
-  expect_same_bits(
-      [](Kit& kit) {
-        const View x = kit.random(DType::bf16, {3 * 41, 2 * 24}, "x");
-        const std::vector<float> frequencies = powers(0.5, 12);
-        rope(kit.stream(), Columns(x), 41, 24, frequencies, 1, false);
-        return kit.bits(x);
-      },
-      "rope");
+  EXPECT_NE(message(windowed(shape_of(2, 3, 2, 2, 4), -1), ConstColumns(x)).find("window"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -102,6 +102,23 @@ TEST(Embedding, BitsDependNeitherOnThreadsNorOnAlignment) {
       "embedding");
 }
 
+TEST(Embedding, PaddingGetsNoGradient) {
+  for (const bool accumulate : {false, true}) {
+    Kit kit;
+    const View tokens =
+        kit.filled(DType::i32, {1, 6}, [](std::int64_t i) { return static_cast<double>(i % 3); });
+    const View dout = kit.random(DType::f32, {6, 4}, "d");
+    const View table = kit.random(DType::f32, {3, 4}, "old"),
+               other = kit.random(DType::f32, {3, 4}, "old");
+    const Values old = kit.read(table);
+    embedding_backward(kit.stream(), tokens, dout, table, accumulate, 1);
+    embedding_backward(kit.stream(), tokens, dout, other, accumulate);
+    const Values got = kit.read(table), all = kit.read(other);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i], i / 4 != 1 ? all[i] : accumulate ? old[i] : 0.0) << i;
+  }
+}
+
 TEST(Embedding, FrozenTableIsLeftOut) {
   Kit kit;
   embedding_backward(kit.stream(), tokens_of(kit), kit.random(DType::f32, {kBatch * kSeq, 4}, "d"),

@@ -10,8 +10,13 @@ using namespace test;
 
 constexpr float kEps = 1e-5f;
 
-Values reference(bool rms, std::size_t width, const Values& x, const Values& weight,
+/// LayerNorm, RMSNorm, and RMSNorm with 1 + weight.
+enum class Kind { layer, rms, rms_one_plus };
+
+Values reference(Kind kind, std::size_t width, const Values& x, const Values& weight,
                  const Values& bias) {
+  const bool rms = kind != Kind::layer;
+  const double added = kind == Kind::rms_one_plus ? 1 : 0;
   Values y(x.size());
   for (std::size_t row = 0; row < x.size(); row += width) {
     double mean = 0, square = 0;
@@ -19,7 +24,8 @@ Values reference(bool rms, std::size_t width, const Values& x, const Values& wei
     for (std::size_t i = 0; i < width; ++i)
       square += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(width);
     for (std::size_t i = 0; i < width; ++i)
-      y[row + i] = (x[row + i] - mean) / std::sqrt(square + static_cast<double>(kEps)) * weight[i] +
+      y[row + i] = (x[row + i] - mean) / std::sqrt(square + static_cast<double>(kEps)) *
+                       (added + weight[i]) +
                    (rms ? 0.0 : bias[i]);
   }
   return y;
@@ -29,7 +35,8 @@ struct Tensors {
   View x, weight, bias, dy, residual, y, mean, rstd, dx, dweight, dbias;
 };
 
-Tensors run(Kit& kit, DType dtype, bool rms, std::int64_t rows, std::int64_t width, bool residual) {
+Tensors run(Kit& kit, DType dtype, Kind kind, std::int64_t rows, std::int64_t width,
+            bool residual) {
   Tensors r;
   r.x = kit.random(dtype, {rows, width}, "x", 2);
   r.weight = kit.random(dtype, {width}, "weight");
@@ -43,10 +50,11 @@ Tensors run(Kit& kit, DType dtype, bool rms, std::int64_t rows, std::int64_t wid
   r.dweight = kit.output(dtype, {width});
   r.dbias = kit.output(dtype, {width});
   Stream& s = kit.stream();
-  if (rms) {
-    rms_norm_forward(s, r.x, r.weight, kEps, r.y, r.rstd);
-    rms_norm_backward_input(s, r.dy, r.x, r.weight, r.rstd, r.residual, r.dx);
-    rms_norm_backward_weight(s, r.dy, r.x, r.rstd, r.dweight);
+  if (kind != Kind::layer) {
+    const RmsFactor factor = kind == Kind::rms ? RmsFactor::weight : RmsFactor::one_plus_weight;
+    rms_norm_forward(s, r.x, r.weight, kEps, r.y, r.rstd, factor);
+    rms_norm_backward_input(s, r.dy, r.x, r.weight, r.rstd, r.residual, r.dx, factor);
+    rms_norm_backward_weight(s, r.dy, r.x, r.rstd, r.dweight, false, factor);
   } else {
     layer_norm_forward(s, r.x, r.weight, r.bias, kEps, r.y, r.mean, r.rstd);
     layer_norm_backward_input(s, r.dy, r.x, r.weight, r.mean, r.rstd, r.residual, r.dx);
@@ -55,9 +63,10 @@ Tensors run(Kit& kit, DType dtype, bool rms, std::int64_t rows, std::int64_t wid
   return r;
 }
 
-void check(DType dtype, bool rms, std::int64_t rows, std::int64_t width, bool residual) {
+void check(DType dtype, Kind kind, std::int64_t rows, std::int64_t width, bool residual) {
   Kit kit;
-  const Tensors r = run(kit, dtype, rms, rows, width, residual);
+  const bool rms = kind != Kind::layer;
+  const Tensors r = run(kit, dtype, kind, rows, width, residual);
   const std::string what = concat(rms ? "rms " : "layer ", rows, "x", width);
   const auto columns = static_cast<std::size_t>(width);
   const Values x = kit.read(r.x), weight = kit.read(r.weight), bias = kit.read(r.bias);
@@ -65,10 +74,10 @@ void check(DType dtype, bool rms, std::int64_t rows, std::int64_t width, bool re
   // RMSNorm rounds twice, and its gradient also once inside.
   const double ulps = rms ? 4 : 2;
   const double floor = dtype == DType::f32 ? 1e-5 : precision_of(dtype) * (rms ? 4 : 0.1);
-  expect_close(kit.read(r.y), reference(rms, columns, x, weight, bias), dtype, ulps, floor,
+  expect_close(kit.read(r.y), reference(kind, columns, x, weight, bias), dtype, ulps, floor,
                what + " y");
   const auto loss = [&](const Values& at, const Values& w, const Values& b) {
-    return dot(dy, reference(rms, columns, at, w, b));
+    return dot(dy, reference(kind, columns, at, w, b));
   };
   Values dx = numeric_gradient(x, [&](const Values& at) { return loss(at, weight, bias); });
   if (residual) {
@@ -89,33 +98,33 @@ void check(DType dtype, bool rms, std::int64_t rows, std::int64_t width, bool re
 
 TEST(Norm, MatchesTheReferenceOnEveryTarget) {
   for_each_target([] {
-    for (const bool rms : {false, true})
+    for (const Kind kind : {Kind::layer, Kind::rms, Kind::rms_one_plus})
       for (const DType dtype : float_dtypes())
         for (const std::int64_t width : {2, 7, 16, 33, 64, 67})
-          for (const std::int64_t rows : {1, 3}) check(dtype, rms, rows, width, rows == 3);
+          for (const std::int64_t rows : {1, 3}) check(dtype, kind, rows, width, rows == 3);
   });
 }
 
 TEST(Norm, MatchesTheReferenceOverManyRows) {
-  for (const bool rms : {false, true})
-    for (const std::int64_t rows : {127, 130}) check(DType::f32, rms, rows, 5, true);
+  for (const Kind kind : {Kind::layer, Kind::rms, Kind::rms_one_plus})
+    for (const std::int64_t rows : {127, 130}) check(DType::f32, kind, rows, 5, true);
 }
 
 TEST(Norm, BitsDependNeitherOnThreadsNorOnAlignment) {
-  for (const bool rms : {false, true})
+  for (const Kind kind : {Kind::layer, Kind::rms, Kind::rms_one_plus})
     for (const DType dtype : float_dtypes())
       expect_same_bits(
           [&](Kit& kit) {
-            const Tensors r = run(kit, dtype, rms, 300, 203, true);
+            const Tensors r = run(kit, dtype, kind, 300, 203, true);
             return kit.bits(r.y) + kit.bits(r.dx) + kit.bits(r.dweight) +
-                   (rms ? "" : kit.bits(r.dbias));
+                   (kind != Kind::layer ? "" : kit.bits(r.dbias));
           },
           "norm");
 }
 
 TEST(Norm, AccumulatesInto32BitGradients) {
   Kit kit;
-  const Tensors r = run(kit, DType::bf16, false, 5, 33, false);
+  const Tensors r = run(kit, DType::bf16, Kind::layer, 5, 33, false);
   const View dweight = kit.random(DType::f32, {33}, "old");
   const View once = kit.output(DType::f32, {33});
   const Values before = kit.read(dweight);
@@ -130,7 +139,7 @@ TEST(Norm, AccumulatesInto32BitGradients) {
 TEST(Norm, RmsRoundsWhereTransformersDoes) {
   Kit kit;
   const std::int64_t width = 512;
-  const Tensors r = run(kit, DType::bf16, true, 4, width, false);
+  const Tensors r = run(kit, DType::bf16, Kind::rms, 4, width, false);
   const auto round = [](double value) {
     return static_cast<double>(to_float(to_bf16(static_cast<float>(value))));
   };
@@ -152,9 +161,31 @@ TEST(Norm, RmsRoundsWhereTransformersDoes) {
   EXPECT_LE(differ, 4);  // of 2,048: fp32 sums may tip a tie
 }
 
+TEST(Norm, OnePlusWeightRoundsOnce) {
+  Kit kit;
+  const Tensors r = run(kit, DType::bf16, Kind::rms_one_plus, 4, 512, false);
+  const Values x = kit.read(r.x), weight = kit.read(r.weight), rstd = kit.read(r.rstd);
+  const Values y = kit.read(r.y);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const float normal = static_cast<float>(x[i]) * static_cast<float>(rstd[i / 512]);
+    const float want = normal * (1.0f + static_cast<float>(weight[i % 512]));
+    EXPECT_EQ(y[i], static_cast<double>(to_float(to_bf16(want)))) << i;
+  }
+}
+
+TEST(Norm, TheGradientMayTakeTheOutputsPlace) {
+  Kit kit;
+  for (const Kind kind : {Kind::rms, Kind::rms_one_plus}) {
+    const Tensors r = run(kit, DType::bf16, kind, 4, 37, false);
+    rms_norm_backward_input(kit.stream(), r.dy, r.x, r.weight, r.rstd, {}, r.dy,
+                            kind == Kind::rms ? RmsFactor::weight : RmsFactor::one_plus_weight);
+    EXPECT_EQ(kit.bits(r.dy), kit.bits(r.dx));
+  }
+}
+
 TEST(Norm, ResidualMayBeTheOutput) {
   Kit kit;
-  const Tensors r = run(kit, DType::f32, false, 4, 37, true);
+  const Tensors r = run(kit, DType::f32, Kind::layer, 4, 37, true);
   layer_norm_backward_input(kit.stream(), r.dy, r.x, r.weight, r.mean, r.rstd, r.residual,
                             r.residual);
   EXPECT_EQ(kit.bits(r.residual), kit.bits(r.dx));

@@ -30,6 +30,26 @@ ModelConfig with_rope(RopeConfig::Type type) {
   return config;
 }
 
+ModelConfig with_yarn() {
+  ModelConfig config = with_rope(RopeConfig::Type::yarn);
+  config.rope.original_max_positions = 64;
+  return config;
+}
+
+ModelConfig with_longrope(std::int64_t original) {
+  ModelConfig config = with_rope(RopeConfig::Type::longrope);
+  config.rope.short_factor = {1.0, 1.5};
+  config.rope.long_factor = {2.0, 7.0};
+  config.rope.original_max_positions = original;
+  return config;
+}
+
+ModelConfig with_part_rotated() {
+  ModelConfig config = with_rope(RopeConfig::Type::proportional);
+  config.rope.rotated = 0.5;
+  return config;
+}
+
 ModelConfig scaled_gpt2(bool scale, bool by_layer) {
   ModelConfig config = test::small_gpt2(1, 5, 3);
   config.scale_attention = scale;
@@ -47,7 +67,15 @@ std::vector<Case> cases() {
           {"llama_one_kv_head", test::small_llama(3, 1, 2, 7, 9), 1, 6},
           {"rope_linear", with_rope(RopeConfig::Type::linear), 1, 6},
           {"rope_dynamic_stretched", with_rope(RopeConfig::Type::dynamic), 1, 6},
-          {"rope_llama3", with_rope(RopeConfig::Type::llama3), 2, 4}};
+          {"rope_llama3", with_rope(RopeConfig::Type::llama3), 2, 4},
+          {"rope_yarn", with_yarn(), 1, 6},
+          {"rope_longrope_short", with_longrope(6), 1, 6},
+          {"rope_longrope_long", with_longrope(5), 1, 6},
+          {"rope_proportional", with_part_rotated(), 1, 6},
+          {"qwen3", test::small_qwen3(), 2, 5},
+          {"gemma", test::small_gemma(), 2, 5},
+          {"window_of_one", test::small_windowed(1), 1, 6},
+          {"window_of_three", test::small_windowed(3), 2, 7}};
 }
 
 std::string prefix_of(const ModelConfig& config, std::int64_t layer) {

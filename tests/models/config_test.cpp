@@ -102,9 +102,10 @@ TEST(ModelConfig, BothSpellingsOfRopeAndDtype) {
 }
 
 TEST(ModelConfig, UnknownArchitectureIsRefusedByName) {
-  expect_refused(R"({"architectures": ["MistralForCausalLM"]})",
-                 {"architectures", "MistralForCausalLM", "LlamaForCausalLM"});
-  expect_refused(R"({"model_type": "mamba"})", {"architectures", "GPT2LMHeadModel"});
+  expect_refused(R"({"architectures": ["MixtralForCausalLM"]})",
+                 {"architectures", "MixtralForCausalLM", "LlamaForCausalLM"});
+  expect_refused(R"({"model_type": "mamba"})", {"model_type", "mamba", "qwen3"});
+  expect_refused("{}", {"architectures", "GPT2LMHeadModel"});
   expect_refused(R"({"architectures": ["GPT2LMHeadModel", "LlamaForCausalLM"]})",
                  {"architectures"});
   expect_refused(R"({"architectures": "GPT2LMHeadModel"})", {"architectures"});
@@ -125,14 +126,11 @@ TEST(ModelConfig, WhatWouldChangeTheArithmeticIsRefusedByName) {
   refused(kGpt2, R"("quantization_config": {"bits": 4})", {"quantization_config"});
   refused(kGpt2, R"("dtype": "float8_e4m3fn")", {"dtype", "float8_e4m3fn", "bfloat16"});
   refused(kLlama, R"("hidden_act": "gelu")", {"hidden_act", "gelu", "silu"});
-  refused(kLlama, R"("pretraining_tp": 2)", {"pretraining_tp", "2"});
-  refused(kLlama, R"("rope_scaling": {"rope_type": "yarn", "factor": 4})",
-          {"rope_scaling.rope_type", "yarn", "llama3"});
-  refused(kLlama, R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})",
-          {"partial_rotary_factor", "0.5"});
+  refused(kLlama, R"("compression_config": {"bits": 4})", {"compression_config"});
+  refused(kLlama, R"("is_encoder_decoder": true)", {"is_encoder_decoder"});
+  refused(kLlama, R"("rope_scaling": {"rope_type": "su", "factor": 4})",
+          {"rope_scaling.rope_type", "su", "llama3"});
   refused(kLlama, R"("rope_scaling": {"type": "linear"})", {"rope_scaling.factor", "absent"});
-  refused(kQwen2, R"("use_sliding_window": true, "sliding_window": 128, "max_window_layers": 1)",
-          {"use_sliding_window"});
   refused(kQwen2, R"("layer_types": ["full_attention", "sliding_attention"])",
           {"layer_types", "sliding_attention"});
   EXPECT_NO_THROW(parse(
@@ -189,6 +187,9 @@ TEST(ModelConfig, WhatIsWrittenReadsBackAlike) {
   configs[1].rope = {RopeConfig::Type::llama3, 5e5, 8.0, 1.0, 4.0, 32};
   configs.push_back(configs[1]);
   configs.back().rope = {RopeConfig::Type::dynamic, 1e4, 2.0};
+  for (const ModelConfig& config :
+       {test::small_qwen3(), test::small_gemma(), test::small_windowed(5)})
+    configs.push_back(config);
   for (const ModelConfig& config : configs)
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const std::string text = to_config_json(config, dtype);
@@ -196,7 +197,13 @@ TEST(ModelConfig, WhatIsWrittenReadsBackAlike) {
       EXPECT_EQ(back.dtype, dtype);
       EXPECT_EQ(back.tied, config.tied);
       EXPECT_EQ(parameter_count(back), parameter_count(config));
-      EXPECT_EQ(back.rope.type, config.rope.type);
+      EXPECT_EQ(back.rope, config.rope);
+      EXPECT_EQ(back.family, config.family);
+      EXPECT_EQ(back.activation, config.activation);
+      EXPECT_EQ(back.padding_token, config.padding_token);
+      for (std::int64_t layer = 0; layer < config.layers; ++layer)
+        EXPECT_EQ(back.window_of(layer), config.window_of(layer)) << layer;
+      EXPECT_EQ(back.remarks, std::vector<std::string>());
       EXPECT_EQ(to_config_json(back, dtype), text);
     }
 }
@@ -216,6 +223,8 @@ TEST(ModelConfig, RecordedFoldersParse) {
   const ModelConfig odd = read_model_config("tests/golden/models/gpt2-odd");
   EXPECT_EQ(odd.heads, 3);
   EXPECT_EQ(odd.hidden_size, 48);
+  for (const char* name : {"gemma-tiny", "mistral-window", "qwen3-tiny"})
+    EXPECT_NO_THROW(read_model_config(std::string("tests/golden/models/") + name)) << name;
   const ModelConfig rope = read_model_config("tests/golden/models/llama-tied-rope3/config.json");
   EXPECT_TRUE(rope.tied);
   EXPECT_EQ(rope.rope.type, RopeConfig::Type::llama3);
@@ -316,7 +325,12 @@ TEST(Model, TensorParallelRanksHoldWholeHeadsAndTheirBiases) {
   EXPECT_EQ(held(*llama, "layers.1.self_attn.o_proj.weight", 2, 4), (Ranges{{8, 12}}));
   for (const char* name : {"k_proj.weight", "v_proj.weight"})
     EXPECT_EQ(held(*llama, name, 2, 4), (Ranges{{4, 8}})) << name;
-  for (const Module* module : {gpt2.get(), llama.get()})
+  // One weight for all heads: every rank has it.
+  const auto qwen3 = build_model(test::small_qwen3());
+  EXPECT_EQ(held(*qwen3, "layers.1.self_attn.q_norm.weight", 1, 2), (Ranges{{0, 6}}));
+  EXPECT_EQ(held(*qwen3, "layers.1.self_attn.k_norm.weight", 3, 4), (Ranges{{0, 6}}));
+  EXPECT_EQ(held(*llama, "layers.1.self_attn.k_proj.bias", 2, 4), (Ranges{{4, 8}}));
+  for (const Module* module : {gpt2.get(), llama.get(), qwen3.get()})
     for (const ParameterSpec& spec : list_parameters(*module))
       EXPECT_TRUE(place_parameter(spec, {}).whole()) << spec.name;
 }
@@ -332,7 +346,10 @@ TEST(Model, InitialValuesAreTransformers) {
   gpt2.vocab_size = 257;
   ModelConfig llama = test::small_llama(4, 2, 16, 64, 176);
   llama.vocab_size = 257;
-  for (const ModelConfig& config : {gpt2, llama})
+  ModelConfig gemma = llama;
+  gemma.family = Family::gemma;
+  gemma.qkv_bias = gemma.output_bias = gemma.mlp_bias = false;
+  for (const ModelConfig& config : {gpt2, llama, gemma})
     for (const ParameterSpec& spec : list_parameters(*build_model(config))) {
       const bool norm =
           spec.name.find("ln_") != std::string::npos || spec.name.find("norm") != std::string::npos;
@@ -340,12 +357,26 @@ TEST(Model, InitialValuesAreTransformers) {
       if (spec.name.ends_with(".bias")) {
         expected = 0;
       } else if (norm) {
-        expected = 1;
+        expected = config.is_gemma() ? 0 : 1;
       } else if (spec.name.ends_with("c_proj.weight")) {
         expected = 0.02 / std::sqrt(6.0);
       }
       EXPECT_NEAR(deviation(spec), expected, norm ? 0 : expected * 0.05) << spec.name;
     }
+}
+
+TEST(Model, APaddingTokenBeginsAtZero) {
+  ModelConfig config = test::small_llama();
+  config.padding_token = 7;
+  const ParameterSpec table = list_parameters(*build_model(config)).front();
+  const std::int64_t width = config.hidden_size;
+  std::vector<float> all(static_cast<std::size_t>(table.shape.numel()));
+  table.initial(1, 0, table.shape.numel(), all.data());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(all[i] == 0, i / static_cast<std::size_t>(width) == 7) << i;
+  std::vector<float> part(static_cast<std::size_t>(width));  // from the middle of row 6
+  table.initial(1, 7 * width - 3, width, part.data());
+  for (std::size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i] == 0, i >= 3) << i;
 }
 
 TEST(ModelSize, ReadsHuggingFaceConfigs) {

@@ -103,7 +103,8 @@ TEST_P(RecordedModel, LateWeightGradientsAreTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, RecordedModel,
                          testing::Values("gpt2-tiny", "gpt2-odd", "gpt2-untied-4", "llama-tiny",
-                                         "llama-tied-rope3", "llama-mha-odd", "qwen2-tiny"),
+                                         "llama-tied-rope3", "llama-mha-odd", "qwen2-tiny",
+                                         "qwen3-tiny", "mistral-window", "gemma-tiny"),
                          [](const auto& model) {
                            std::string name = model.param;
                            for (char& c : name)

@@ -115,22 +115,6 @@ TEST(OpenFolder, NamesMatchWithAndWithoutPrefix) {
              "'transformer.wte.weight' and 'wte.weight' name the same parameter");
 }
 
-TEST(OpenFolder, PassesOverBuffersAndTiedHeads) {
-  TemporaryFolder folder;
-  const std::vector<ParameterSpec> model = {spec("transformer.wte.weight", Shape{4, 2})};
-  make_folder(folder.path(), {model[0], spec("transformer.h.0.attn.bias", Shape{1, 1, 3, 3}),
-                              spec("transformer.h.0.attn.masked_bias", Shape{}),
-                              spec("lm_head.weight", Shape{4, 2}),
-                              spec("model.layers.0.self_attn.rotary_emb.inv_freq", Shape{4})});
-  const auto source = open_folder(folder.path().string(), {model[0], model[0]});
-  EXPECT_EQ(values_of(*source, model[0])[2], 2.0f / 64);
-  // A parameter of such a name is one all the same.
-  expect_has(message_of<IoError>([&] {
-               open_folder(folder.path().string(), {model[0], spec("lm_head.weight", Shape{5, 2})});
-             }),
-             "'lm_head.weight' has shape [4, 2], the model expects [5, 2]");
-}
-
 TEST(OpenFolder, AllMismatchesInOneMessage) {
   TemporaryFolder folder;
   make_folder(folder.path(), {spec("a", Shape{2}), spec("b", Shape{2, 3}), spec("c", Shape{1})});

@@ -30,7 +30,10 @@ std::vector<ModelConfig> configs() {
           wide_vocabulary,
           test::small_llama(1, 1, 2, 40, 3),
           test::small_llama(8, 8, 16, 4, 100),
-          built_in_model_config("llama-tiny")};
+          built_in_model_config("llama-tiny"),
+          test::small_qwen3(),
+          test::small_gemma(),
+          test::small_windowed(3)};
 }
 
 /// The dry run against what one micro-batch held on a device that computes.
@@ -112,7 +115,8 @@ TEST(DryRun, ABlockThatReadsValuesIsTold) {
 }
 
 TEST(Evaluation, SavesNothingAndGivesTheSameLogits) {
-  for (const ModelConfig& config : {test::small_gpt2(), test::small_llama()}) {
+  for (const ModelConfig& config :
+       {test::small_gpt2(), test::small_llama(), test::small_qwen3(), test::small_gemma()}) {
     const auto module = build_model(config);
     test::BlockHarness training(*module);
     test::HarnessOptions options;
@@ -158,14 +162,16 @@ class Frozen : public testing::Test {
 
 TEST_F(Frozen, OneParameterAtATime) {
   for (const ModelConfig& config :
-       {test::small_gpt2(2, 4, 8, 1), test::small_llama(2, 1, 4, 6, 8, 1)})
+       {test::small_gpt2(2, 4, 8, 1), test::small_llama(2, 1, 4, 6, 8, 1), test::small_qwen3(),
+        test::small_gemma()})
     for (const ParameterSpec& spec : list_parameters(*build_model(config)))
       check(config, [&](const std::string& name) { return name == spec.name; });
 }
 
 TEST_F(Frozen, AllButOneParameter) {
   for (const ModelConfig& config :
-       {test::small_gpt2(2, 4, 8, 1), test::small_llama(2, 1, 4, 6, 8, 1)})
+       {test::small_gpt2(2, 4, 8, 1), test::small_llama(2, 1, 4, 6, 8, 1), test::small_qwen3(),
+        test::small_gemma()})
     for (const ParameterSpec& spec : list_parameters(*build_model(config)))
       check(config, [&](const std::string& name) { return name != spec.name; });
 }

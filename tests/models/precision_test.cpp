@@ -46,7 +46,13 @@ std::vector<ModelConfig> configs() {
   dropped.embedding_dropout = dropped.attention_dropout = dropped.residual_dropout = 0.1;
   ModelConfig tied = test::small_llama(4, 2, 16, 48, 90);
   tied.tied = true;
-  return {test::small_gpt2(3, 16, 192), dropped, test::small_llama(4, 2, 16, 48, 90), tied};
+  return {test::small_gpt2(3, 16, 192),
+          dropped,
+          test::small_llama(4, 2, 16, 48, 90),
+          tied,
+          test::small_qwen3(),
+          test::small_gemma(),
+          test::small_windowed(4)};
 }
 
 TEST(Precision, SixteenBitsStayCloseToFp32) {

@@ -2,6 +2,7 @@
 // block under test is compared with, and what its gradients are differenced from.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -39,8 +40,8 @@ class ReferenceBlock {
       keys = columns(fused, 3 * c, c, c);
       values = columns(fused, 3 * c, 2 * c, c);
     } else {
-      queries = turned(linear(h, "self_attn.q_proj", c, q), config_.heads);
-      keys = turned(linear(h, "self_attn.k_proj", c, kv), config_.kv_heads);
+      queries = turned(head_norm(linear(h, "self_attn.q_proj", c, q), "q"), config_.heads);
+      keys = turned(head_norm(linear(h, "self_attn.k_proj", c, kv), "k"), config_.kv_heads);
       values = linear(h, "self_attn.v_proj", c, kv);
     }
     const Doubles middle = sum(x, linear(attended(queries, keys, values),
@@ -80,19 +81,28 @@ class ReferenceBlock {
     return y;
   }
 
+  Doubles head_norm(const Doubles& x, const std::string& which) const {
+    if (!config_.norms_heads()) return x;
+    return normalised(x, "self_attn." + which + "_norm", config_.head_dim);
+  }
+
   Doubles normalised(const Doubles& x, const std::string& name) const {
-    const std::int64_t c = config_.hidden_size;
+    return normalised(x, name, config_.hidden_size);
+  }
+
+  Doubles normalised(const Doubles& x, const std::string& name, std::int64_t c) const {
     const Doubles& weight = parameters.at(name + ".weight");
+    const double added = config_.is_gemma() ? 1 : 0;
     Doubles y(x.size());
-    for (std::int64_t r = 0; r < rows(); ++r) {
+    for (std::int64_t r = 0; r < static_cast<std::int64_t>(x.size()) / c; ++r) {
       double mean = 0, squares = 0;
       for (std::int64_t i = 0; gpt2_ && i < c; ++i) mean += x[at(r, c, i)] / static_cast<double>(c);
       for (std::int64_t i = 0; i < c; ++i)
         squares += std::pow(x[at(r, c, i)] - mean, 2) / static_cast<double>(c);
       for (std::int64_t i = 0; i < c; ++i) {
         const auto column = static_cast<std::size_t>(i);
-        y[at(r, c, i)] =
-            (x[at(r, c, i)] - mean) / std::sqrt(squares + config_.norm_eps) * weight[column];
+        y[at(r, c, i)] = (x[at(r, c, i)] - mean) / std::sqrt(squares + config_.norm_eps) *
+                         (added + weight[column]);
         if (gpt2_) y[at(r, c, i)] += parameters.at(name + ".bias")[column];
       }
     }
@@ -101,6 +111,7 @@ class ReferenceBlock {
 
   Doubles turned(Doubles x, std::int64_t heads) const {
     const std::int64_t half = config_.head_dim / 2, width = heads * config_.head_dim;
+    const double factor = static_cast<double>(rope_attention_factor(config_.rope));
     const auto frequencies =
         rope_inverse_frequencies(config_.rope, config_.head_dim, config_.max_positions, seq_);
     for (std::int64_t r = 0; r < rows(); ++r)
@@ -111,8 +122,8 @@ class ReferenceBlock {
           double& a = x[at(r, width, head * config_.head_dim + i)];
           double& b = x[at(r, width, head * config_.head_dim + i + half)];
           const double first = a * std::cos(angle) - b * std::sin(angle);
-          b = b * std::cos(angle) + a * std::sin(angle);
-          a = first;
+          b = factor * (b * std::cos(angle) + a * std::sin(angle));
+          a = factor * first;
         }
     return x;
   }
@@ -126,7 +137,9 @@ class ReferenceBlock {
     Doubles out(static_cast<std::size_t>(rows() * q_width), 0.0);
     for (std::int64_t row = 0; row < rows(); ++row)
       for (std::int64_t head = 0; head < config_.heads; ++head) {
-        const std::int64_t first = row - row % seq_, kv_at = head / group * dim;
+        const std::int64_t window = config_.window_of(layer_), kv_at = head / group * dim;
+        const std::int64_t first =
+            std::max(row - row % seq_, window == 0 ? std::int64_t{0} : row - window + 1);
         double total = 0;
         Doubles weights;
         for (std::int64_t other = first; other <= row; ++other) {
@@ -145,18 +158,23 @@ class ReferenceBlock {
     return out;
   }
 
+  static double gelu(double x) {
+    return 0.5 * x *
+           (1 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+  }
+
   Doubles mlp(const Doubles& h) const {
     const std::int64_t c = config_.hidden_size, wide = config_.intermediate_size;
     if (gpt2_) {
       Doubles up = linear(h, "mlp.c_fc", c, wide);
-      const double root = std::sqrt(2.0 / 3.14159265358979323846);
-      for (double& u : up) u = 0.5 * u * (1 + std::tanh(root * (u + 0.044715 * u * u * u)));
+      for (double& u : up) u = gelu(u);
       return linear(up, "mlp.c_proj", wide, c);
     }
     Doubles gate = linear(h, "mlp.gate_proj", c, wide);
     const Doubles up = linear(h, "mlp.up_proj", c, wide);
+    const bool silu = config_.activation == ModelConfig::Activation::silu;
     for (std::size_t i = 0; i < gate.size(); ++i)
-      gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+      gate[i] = (silu ? gate[i] / (1 + std::exp(-gate[i])) : gelu(gate[i])) * up[i];
     return linear(gate, "mlp.down_proj", wide, c);
   }
 

@@ -74,4 +74,33 @@ inline ModelConfig small_llama(std::int64_t heads = 4, std::int64_t kv_heads = 2
   return config;
 }
 
+/// small_llama with norms of q and k, without biases.
+inline ModelConfig small_qwen3() {
+  ModelConfig config = small_llama();
+  config.family = ModelConfig::Family::qwen3;
+  config.qkv_bias = config.output_bias = config.mlp_bias = false;
+  return config;
+}
+
+/// small_llama with scaled embeddings, norms of 1 + w, GEGLU, a tied head and a padding token.
+inline ModelConfig small_gemma() {
+  ModelConfig config = small_llama();
+  config.family = ModelConfig::Family::gemma;
+  config.qkv_bias = config.output_bias = config.mlp_bias = false;
+  config.activation = ModelConfig::Activation::gelu;
+  config.tied = true;
+  config.padding_token = 3;
+  return config;
+}
+
+/// small_llama whose second layer sees `window` keys.
+inline ModelConfig small_windowed(std::int64_t window) {
+  ModelConfig config = small_llama();
+  config.family = ModelConfig::Family::qwen2;
+  config.output_bias = config.mlp_bias = false;
+  config.sliding_window = window;
+  config.windowed_layers = {false, true};
+  return config;
+}
+
 }  // namespace zero3d::test

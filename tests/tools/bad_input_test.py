@@ -48,6 +48,9 @@ class ModelFolders(Refusal):
         self.refuse_everywhere(self.folder / "nowhere", model=self.folder / "nowhere")
         self.refuse("gtp2", "gpt2", model="gtp2")
 
+    def test_an_id_of_the_hub(self):
+        self.refuse("meta-llama/Llama-3.2-1B", "does not download", "--local-dir", model="meta-llama/Llama-3.2-1B")
+
     def test_no_config(self):
         folder = self.copy()
         (folder / "config.json").unlink()

@@ -15,7 +15,7 @@ import time
 import unittest
 
 import support
-from support import MODELS, CommandTest, environment, options, read_lines, read_safetensors, without_times
+from support import MODELS, CommandTest, environment, options, read_lines, read_safetensors, without_times, write_safetensors
 
 
 class Metrics(CommandTest):
@@ -129,6 +129,35 @@ class Parameters(CommandTest):
                 again = self.exported(config=idle, model=kept, data=support.RUNS / "tokens-131.u16", steps=1)
                 self.assertEqual(first, again)
                 self.assertEqual((kept / "config.json").read_text(), (self.folder / "out" / "config.json").read_text())
+
+    def test_an_export_keeps_what_came_with_the_model(self):
+        model = self.folder / "model"
+        shutil.copytree(MODELS / "mistral-window", model)
+        config = json.loads((model / "config.json").read_text())
+        config.update(pad_token_id=5, partial_rotary_factor=0.5, custom={"a": [1, None]})
+        (model / "config.json").write_text(json.dumps(config))
+        (model / "tokenizer.json").write_text("tokens")
+        (model / "generation_config.json").write_text("{}")
+        (model / "README.md").write_text("about")
+        result = self.train(model=model, export=self.folder / "out", data=support.RUNS / "tokens-131.u16", ranks=2)
+        self.assertEqual(result.stderr.count("partial_rotary_factor 0.5 has no effect"), 1, result.stderr)
+        self.assertIn(f"left in {model}: 'README.md'\n", result.stdout)
+        written = json.loads((self.folder / "out" / "config.json").read_text())
+        for key in ("pad_token_id", "partial_rotary_factor", "custom", "sliding_window", "transformers_version"):
+            self.assertEqual(written[key], config[key], key)
+        for name in ("tokenizer.json", "generation_config.json"):
+            self.assertEqual((self.folder / "out" / name).read_text(), (model / name).read_text())
+
+    def test_an_untied_head_is_trained_and_exported_as_one(self):
+        model = self.folder / "model"
+        shutil.copytree(MODELS / "llama-tied-rope3", model)
+        tensors = read_safetensors(model / "model.safetensors")
+        dtype, shape, raw = tensors["model.embed_tokens.weight"]
+        tensors["lm_head.weight"] = (dtype, shape, raw[4:] + raw[:4])
+        write_safetensors(model / "model.safetensors", tensors)
+        frozen = self.exported(model=model, freeze=".*norm.*", data=support.RUNS / "tokens-131.u16", steps=1)
+        self.assertNotEqual(frozen["lm_head.weight"][2], frozen["model.embed_tokens.weight"][2])
+        self.assertFalse(json.loads((self.folder / "out" / "config.json").read_text())["tie_word_embeddings"])
 
     def test_from_scratch_takes_the_shape_and_draws_the_weights(self):
         loaded = self.metrics(steps=1)[0]["loss"]
