@@ -33,7 +33,7 @@ void add_model_and_data(CLI::App& command, TrainRequest& request) {
       ->group(kModelAndData);
   add("--data", request.data, "PATH", "Training data, one or more files")->required();
   add("--data-format", request.data_format, "WORD", "What the files hold: text is bytes as tokens")
-      ->check(CLI::IsMember({"auto", "text", "u16", "llmc", "megatron"}))
+      ->check(CLI::IsMember({"auto", "text", "u16", "u32", "npy", "llmc", "megatron"}))
       ->capture_default_str();
   add("--order", request.order, "WORD", "Order of the samples")
       ->check(CLI::IsMember({"sequential", "shuffled"}))
