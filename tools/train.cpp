@@ -55,9 +55,8 @@ void add_run(CLI::App& command, TrainRequest& request) {
   };
   add("--steps", request.steps, "N", "Optimizer steps")->required()->check(whole_number(1));
   add("--ranks", request.ranks, "N",
-      "Ranks, as threads of this process (under mpirun the launcher decides)")
-      ->check(int_number(1, 4096))
-      ->capture_default_str();
+      "Ranks, as threads of this process; default: 1. Under mpirun its processes are the ranks")
+      ->check(int_number(1, 4096));
   add("--threads", request.threads, "N",
       "Threads of each rank; default: the cores it may use over the ranks")
       ->check(int_number(1, 4096));

@@ -15,6 +15,7 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/parallel/comm/launcher.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
@@ -134,12 +135,24 @@ void write_trace(const TrainPlan& plan) {
   std::printf("trace     %s\n", plan.request.trace.c_str());
 }
 
-void run_under_mpi(const TrainRequest& request) {
+/// Under a launcher its processes are the ranks; "" when --ranks says the same or nothing.
+std::string other_ranks(const TrainRequest& request, int processes) {
+  if (request.ranks == 0 || request.ranks == processes) return "";
+  return concat("--ranks ", request.ranks, ", and the launcher started ", processes,
+                " processes, each of them a rank: leave --ranks out, or start as many (mpirun -n ",
+                request.ranks, " zero3d train ...)");
+}
+
+void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromise>& promise) {
   MpiSession session;
   const std::unique_ptr<Communicator> meeting = make_mpi_world(comm_options(request));
   set_log_rank(meeting->rank());
   std::optional<TrainPlan> plan;
   try {
+    const std::string broken = broken_promise(promise, meeting->size());
+    end_together(
+        *meeting,
+        first_failure(*meeting, broken.empty() ? other_ranks(request, meeting->size()) : broken));
     const Share share = find_share(*meeting, read_allowed_cpus());
     end_together(*meeting, plan_together(*meeting, request, share, plan));
     run_together(*plan, share, *meeting);
@@ -151,11 +164,12 @@ void run_under_mpi(const TrainRequest& request) {
 }
 
 void run_as_threads(const TrainRequest& request) {
-  const TrainPlan plan = make_plan(request, request.ranks, true, {0, request.ranks});
+  const int ranks = std::max(1, request.ranks);
+  const TrainPlan plan = make_plan(request, ranks, true, {0, ranks});
   ThreadCommOptions options;
   options.timeout = timeout_of(request);
   run_ranks(
-      request.ranks,
+      ranks,
       [&](Communicator& world) {
         train_rank(plan, world, {world.rank(), world.size()});
       },
@@ -168,9 +182,12 @@ void run_as_threads(const TrainRequest& request) {
 void train(const TrainRequest& request) {
   set_log_level(parse_log_level(request.log_level));
   if (!request.trace.empty()) Tracer::enable();
+  const std::optional<LaunchPromise> promise = launch_promise();
   if (launched_by_mpi()) {
-    run_under_mpi(request);
+    run_under_mpi(request, promise);
   } else {
+    const std::string broken = broken_promise(promise, 1);
+    if (!broken.empty()) throw_invalid(broken);
     run_as_threads(request);
   }
 }

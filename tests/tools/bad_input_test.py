@@ -295,6 +295,32 @@ class Options(Refusal):
         self.refuse("--generate", "61", model="gpt2-odd", data=RUNS / "tokens-61.u16", generate="a")
 
 
+class Launchers(Refusal):
+    """Several processes of which each would train alone."""
+
+    def solo(self, *parts, **variables):
+        self.refuse(*parts, "MPI's world has 1 rank", "mpirun -n", launcher=["env", *(f"{k}={v}" for k, v in variables.items())])
+
+    def test_processes_that_no_mpi_joins(self):
+        self.solo("torchrun started 4 processes", RANK=1, LOCAL_RANK=1, WORLD_SIZE=4)
+        self.solo("srun started 2 processes", SLURM_STEP_NUM_TASKS=2, SLURM_PROCID=0)
+        self.solo("at least 2 processes (PMIX_RANK=1)", PMIX_RANK=1)
+        self.succeed(self.train_arguments(), launcher=["env", "SLURM_NTASKS=4", "SLURM_PROCID=0", "WORLD_SIZE=4"])
+
+    def test_processes_of_another_mpi(self):
+        if options.mpiexec:
+            self.solo("mpiexec started 4 processes (PMI_SIZE=4)", PMI_RANK=0, PMI_SIZE=4)
+
+    def test_ranks_that_are_not_those_of_the_launcher(self):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        launcher = [*options.mpiexec.split(), "2"]
+        result = self.refuse("--ranks 3", "2 processes", "mpirun -n 3", launcher=launcher, ranks=3)
+        self.assertNotIn("step 1", result.stdout)
+        self.refuse("--ranks 1", "2 processes", launcher=launcher, ranks=1)
+        self.succeed(self.train_arguments(ranks=2), launcher=launcher)
+
+
 class Agreement(Refusal):
     def launch(self, first, second):
         """Two processes of one MPI job with a command line each."""
