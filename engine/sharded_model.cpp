@@ -45,6 +45,7 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
   state_.scaler = scaler_.initial();
   state_.seed = options.seed;
   plan_.memory.require_within(budget_, host_budget_);
+  if (options.approve_memory) options.approve_memory(plan_.memory);
   fail_together(mesh.world(), [this] { build(); });
 }
 

@@ -21,6 +21,17 @@ static_assert(std::endian::native == std::endian::little, "the format's bytes ar
 constexpr std::size_t kChunkBytes = 1u << 18;
 constexpr std::size_t kMaxUnreadable = 8;  // an index may name a million files that are not there
 
+/// What git leaves in the place of a large file that was not fetched.
+void refuse_lfs_pointer(const InputFile& file) {
+  constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/";
+  std::string begin(kPointer.size(), '\0');
+  if (file.bytes() < begin.size()) return;
+  file.read(0, begin.data(), begin.size());
+  if (begin == kPointer)
+    throw IoError(file.path(), 0,
+                  "is a git-lfs pointer, not the weights; run git lfs pull in its repository");
+}
+
 std::string read_header(const InputFile& file) {
   if (file.bytes() < 8) {
     throw IoError(file.path(), 0,
@@ -29,6 +40,7 @@ std::string read_header(const InputFile& file) {
   }
   std::uint64_t bytes = 0;
   file.read(0, &bytes, sizeof bytes);
+  refuse_lfs_pointer(file);
   if (bytes > SafetensorsFile::kMaxHeaderBytes) {
     throw IoError(file.path(), 0,
                   concat("no safetensors file: its first 8 bytes give a header of ", bytes,
@@ -53,6 +65,11 @@ bool is_there(const std::filesystem::path& path) {
 std::string no_weights(const std::filesystem::path& folder) {
   std::string text =
       "expected model.safetensors or model.safetensors.index.json in the folder, found neither";
+  if (is_there(folder / "adapter_model.safetensors") || is_there(folder / "adapter_config.json")) {
+    text +=
+        "; it holds an adapter (LoRA): merge it into its base model (merge_and_unload) and save "
+        "that";
+  }
   for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (is_there(folder / other)) {
       text += concat("; ", other,

@@ -67,6 +67,8 @@ class HeaderReader final : public JsonEvents {
     seen_ |= bit;
     return true;
   }
+  /// Some writers say so that there is no metadata.
+  bool null() override { return (depth_ == 1 && in_metadata_) || refuse("null"); }
   bool string(string_t& value) override {
     if (field_ == Field::kDType) {
       entry_.dtype_name = value;

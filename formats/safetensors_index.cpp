@@ -45,7 +45,8 @@ class IndexReader final : public JsonEvents {
   bool string(string_t& file) override {
     if (!in_map()) return depth_ > 0 || refuse("a string");
     if (depth_ != 2) return refuse("a string");
-    if (!files.emplace(tensor_, file).second) {
+    const std::size_t here = file.starts_with("./") ? 2 : 0;
+    if (!files.emplace(tensor_, file.substr(here)).second) {
       problems_.add(concat("tensor ", printable(tensor_), " is listed twice"));
     }
     return true;

@@ -89,12 +89,13 @@ MpiCommOptions comm_options(const TrainRequest& request) {
 /// The ranks meet again at the end, on a world of their own that no failure has ended: the first
 /// that failed by its own doing says so, before MPI ends them all. After a failure they meet soon
 /// or not at all, since who is missing in one world is missing in the other too.
-void run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
+/// Returns what train_rank does.
+std::string run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
   const MpiCommOptions options = comm_options(plan.request);
   const std::unique_ptr<Communicator> world = make_mpi_world(options);
-  std::string failure, what_ended_us;
+  std::string failure, what_ended_us, shortfall;
   try {
-    fail_together(*world, [&] { train_rank(plan, *world, share); });
+    fail_together(*world, [&] { shortfall = train_rank(plan, *world, share); });
   } catch (const CommAborted& error) {  // the rank it happened on tells of it
     what_ended_us = error.what();
   } catch (const std::exception& error) {
@@ -108,6 +109,7 @@ void run_together(const TrainPlan& plan, const Share& share, Communicator& meeti
     end_alone(what_ended_us.empty() ? std::string(error.what()) : what_ended_us);
   }
   end_together(meeting, first);
+  return shortfall;
 }
 
 /// The spans of all processes come to rank 0's tracer; ranks of one machine share a clock.
@@ -148,6 +150,7 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
   const std::unique_ptr<Communicator> meeting = make_mpi_world(comm_options(request));
   set_log_rank(meeting->rank());
   std::optional<TrainPlan> plan;
+  std::string shortfall;
   try {
     const std::string broken = broken_promise(promise, meeting->size());
     end_together(
@@ -155,26 +158,30 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
         first_failure(*meeting, broken.empty() ? other_ranks(request, meeting->size()) : broken));
     const Share share = find_share(*meeting, read_allowed_cpus());
     end_together(*meeting, plan_together(*meeting, request, share, plan));
-    run_together(*plan, share, *meeting);
+    shortfall = run_together(*plan, share, *meeting);
     collect_spans(*meeting);
   } catch (const CommError& error) {  // of the meeting
     end_alone(error.what());
   }
   write_trace(*plan);
+  if (!shortfall.empty()) end_together(*meeting, Failure{0, shortfall});
 }
 
 void run_as_threads(const TrainRequest& request) {
   const int ranks = std::max(1, request.ranks);
   const TrainPlan plan = make_plan(request, ranks, true, {0, ranks});
+  std::string shortfall;
   ThreadCommOptions options;
   options.timeout = timeout_of(request);
   run_ranks(
       ranks,
       [&](Communicator& world) {
-        train_rank(plan, world, {world.rank(), world.size()});
+        const std::string found = train_rank(plan, world, {world.rank(), world.size()});
+        if (world.rank() == 0) shortfall = found;
       },
       options);
   write_trace(plan);
+  if (!shortfall.empty()) throw Error(ErrorKind::kNumeric, shortfall);
 }
 
 }  // namespace

@@ -214,6 +214,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   if (leads) open_outputs(plan);
   require_descriptors();
   plan.resident_bytes = resident_bytes();
+  plan.machine_memory = read_machine_memory();
   return plan;
 }
 

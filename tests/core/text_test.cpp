@@ -12,6 +12,11 @@
 namespace zero3d {
 namespace {
 
+TEST(Concat, ANaNHasNoSign) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(concat(nan, " ", -nan, " ", std::copysign(nan, -1.0)), "nan nan nan");
+}
+
 TEST(Text, ConcatWritesWhatAStreamWrites) {
   const auto expect_same = [](const auto&... args) {
     std::ostringstream stream;
