@@ -110,13 +110,13 @@ void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineM
   if (needed <= share) return;
   throw OutOfMemory(
       needed, "host",
-      concat("the plan needs ", format_bytes(needed), " for each rank (",
-             plan.describe({Tier::device, Tier::pinned, Tier::pageable}), "), and the ",
-             ranks == 1 ? "rank" : concat(ranks, " ranks"), " of this machine ",
-             ranks == 1 ? "has " : "have ", format_bytes(share), ranks == 1 ? "" : " each", " (",
-             format_bytes(machine.available), " in all, by ", machine.limited_by,
-             "): take a smaller train_micro_batch_size_per_gpu or --seq-len, a higher ZeRO stage "
-             "over more ranks, or a machine with more memory"));
+      concat(
+          "the plan needs ", format_bytes(needed), " for each rank (",
+          plan.describe({Tier::device, Tier::pinned, Tier::pageable}), "), and this machine has ",
+          format_bytes(machine.available), " left (by ", machine.limited_by, ")",
+          ranks == 1 ? "" : concat(", ", format_bytes(share), " for each of its ", ranks, " ranks"),
+          ": take a smaller train_micro_batch_size_per_gpu or --seq-len, a higher ZeRO stage over "
+          "more ranks, or a machine with more memory"));
 }
 
 }  // namespace zero3d::tools
