@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -13,22 +14,29 @@
 
 namespace zero3d {
 
-/// `value` as a To. Whole numbers keep their value, finite ones round to the nearest and stay
-/// finite; otherwise Error(kInvalid), naming `what`: "fp16.initial_scale_power".
+/// Whether `value` is one of a To: whole numbers keep their value, finite ones stay finite.
+template <typename To, typename From>
+bool fits(From value) {
+  static_assert(std::is_integral_v<To> == std::is_integral_v<From>, "rounding is said in words");
+  if constexpr (std::is_integral_v<To>) {
+    return std::in_range<To>(value);
+  } else {
+    return !std::isfinite(value) || std::isfinite(static_cast<To>(value));
+  }
+}
+
+/// "a number from -128 to 127": what fits a To.
+template <typename To>
+std::string range_of() {
+  using Limits = std::numeric_limits<To>;
+  return concat("a number from ", +Limits::lowest(), " to ", +Limits::max());
+}
+
+/// `value` as a To, rounded to the nearest; where it does not fit, Error(kInvalid) naming `what`:
+/// "fp16.initial_scale_power".
 template <typename To, typename From>
 To narrow(From value, std::string_view what) {
-  static_assert(std::is_integral_v<To> == std::is_integral_v<From>, "rounding is said in words");
-  bool fits;
-  if constexpr (std::is_integral_v<To>) {
-    fits = std::in_range<To>(value);
-  } else {
-    fits = !std::isfinite(value) || std::isfinite(static_cast<To>(value));
-  }
-  if (!fits) {
-    using Limits = std::numeric_limits<To>;
-    throw_invalid(concat(what, " is ", value, "; expected a number from ", +Limits::lowest(),
-                         " to ", +Limits::max()));
-  }
+  if (!fits<To>(value)) throw_invalid(concat(what, " is ", value, "; expected ", range_of<To>()));
   return static_cast<To>(value);
 }
 

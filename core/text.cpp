@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <vector>
 
 #include "zero3d/core/error.h"
@@ -52,8 +53,9 @@ std::string_view write(char (&buffer)[kSize], T value, Format... format) {
 
 TextPiece::TextPiece(long long value) : text_(write(number_, value)) {}
 TextPiece::TextPiece(unsigned long long value) : text_(write(number_, value)) {}
-TextPiece::TextPiece(double value)
-    : text_(write(number_, value, std::chars_format::general, kDigits)) {}
+TextPiece::TextPiece(double value)  // a NaN has a sign, which says nothing
+    : text_(write(number_, std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value,
+                  std::chars_format::general, kDigits)) {}
 
 std::string join(std::initializer_list<TextPiece> pieces) {
   std::size_t size = 0;

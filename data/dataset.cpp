@@ -15,6 +15,13 @@ Dataset::Dataset(TokenFile tokens, std::int64_t sequence_length, std::int64_t vo
     throw_invalid(concat("expected a sequence length and a vocabulary of at least 1, found ",
                          sequence_length, " and ", vocabulary));
   }
+  if (vocabulary > tokens_.raw_limit()) {
+    throw_invalid(concat(tokens_.description(), ": uint16 holds tokens below ",
+                         format_count(tokens_.raw_limit()), ", and the model has a vocabulary of ",
+                         format_count(vocabulary),
+                         "; tokens of such a tokenizer take 4 bytes: give --data-format u32 if "
+                         "the file has them, or save it anew as uint32 or with numpy.save"));
+  }
   samples_ = (tokens_.tokens() - 1) / sequence_length_;
   if (samples_ < 1) {
     throw_invalid(concat("the data is shorter than one sample: ", sequence_length,

@@ -12,7 +12,7 @@ namespace zero3d {
 class Dataset {
  public:
   /// `vocabulary` is the model's; every token must be below it. Throws Error(kInvalid) when the
-  /// data is shorter than one sample.
+  /// data is shorter than one sample, or raw tokens of too few bytes for the vocabulary.
   Dataset(TokenFile tokens, std::int64_t sequence_length, std::int64_t vocabulary);
 
   std::int64_t samples() const { return samples_; }

@@ -95,6 +95,7 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   if (result.errors.size() == before) config::finish_rest(draft);
   config::check_optimizer(draft);
   config::check_scheduler(draft);
+  if (result.ok()) config::check_training(draft, result);
 }
 
 }  // namespace
@@ -146,6 +147,7 @@ LoadResult load_config_text(std::string_view text, std::string_view name,
   sort_by_place(result.errors);
   sort_by_place(result.warnings);
   sort_by_place(result.train_errors);
+  sort_by_place(result.train_warnings);
   return result;
 }
 

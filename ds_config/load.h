@@ -67,6 +67,8 @@ struct LoadResult {
   /// What DeepSpeed's reader takes but its engine, or zero3d, refuses at start: warnings for
   /// validate, errors for train (check_trainable).
   std::vector<ConfigMessage> train_errors;
+  /// What the engine will log as a warning when it starts.
+  std::vector<ConfigMessage> train_warnings;
   /// Every value that is not a plain default, by JSON path of the resolved configuration.
   std::map<std::string, Provenance> provenance;
   bool ok() const { return errors.empty(); }

@@ -1,6 +1,7 @@
 // What the constructors of DeepSpeed's optimizers and schedules would refuse, told beforehand.
 #include <algorithm>
 
+#include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
 #include "zero3d/ds_config/rules.h"
@@ -22,15 +23,35 @@ std::string list_of(std::span<const KnownType> types) { return joined(names_in(t
 
 void unknown_param(Reader& reader, const KnownType& type, const std::string& path,
                    const JsonMember& member) {
+  if (type.drops_unknown) return;  // a warning of the optimizer's
   std::vector<std::string_view> names;
   for (const KnownParam& param : type.params) names.push_back(param.name);
   const std::string hint = did_you_mean(member.name, names);
-  const std::string message = concat(type.name, " has no such parameter", after(hint));
-  if (type.drops_unknown) {
-    reader.warning(path, message + "; it is dropped", member.name_position);
-  } else {
-    reader.train_error(path, message + (hint.empty() ? "; remove it" : ""), member.name_position);
+  reader.train_error(
+      path,
+      concat(type.name, " has no such parameter", after(hint), hint.empty() ? "; remove it" : ""),
+      member.name_position);
+}
+
+/// The message of `error` without the path that stands before it.
+std::string without_path(const ConfigError& error) {
+  const std::string message = error.what();
+  return error.path().empty() ? message : message.substr(error.path().size() + 2);
+}
+
+/// What is wrong with one value; "" when nothing is.
+std::string fault_of(const JsonMember& member, const KnownType& type, const std::string& section) {
+  const KnownParam& known = *type.find(member.name);
+  const std::optional<ParameterValue> value = parameter_value(member.value);
+  if (!value || !known.accepts(*value))
+    return concat("expected ", describe(known.kind), ", found ", member.value.excerpt());
+  const ParameterMap alone = {{member.name, *value}};
+  try {
+    ParameterReader(alone, section + ".params", type).check(member.name);
+  } catch (const ConfigError& error) {
+    return without_path(error);
   }
+  return "";
 }
 
 void check_params(const Draft& draft, const KnownType& type, const std::string& section) {
@@ -39,20 +60,10 @@ void check_params(const Draft& draft, const KnownType& type, const std::string& 
   for (const JsonMember& member : params.members()) {
     const std::string path = concat(section, ".params.", member.name);
     if (member.name == "max_grad_norm") continue;
-    const KnownParam* known = type.find(member.name);
-    if (known == nullptr) {
+    if (type.find(member.name) == nullptr) {
       unknown_param(reader, type, path, member);
-      continue;
-    }
-    const std::optional<ParameterValue> value = parameter_value(member.value);
-    if (!value || !known->accepts(*value)) {
-      reader.train_error(
-          path, concat("expected ", describe(known->kind), ", found ", member.value.excerpt()),
-          member.value.position());
-    } else if (known->bound == Bound::positive && member.value.is_integer() &&
-               member.value.as_integer() <= 0) {
-      reader.train_error(path, concat("expected an integer > 0, found ", member.value.as_integer()),
-                         member.value.position());
+    } else if (std::string fault = fault_of(member, type, section); !fault.empty()) {
+      reader.train_error(path, std::move(fault), member.value.position());
     }
   }
   for (const KnownParam& param : type.params) {

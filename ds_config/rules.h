@@ -49,5 +49,8 @@ void finish_rest(const Draft& draft);
 /// Types and parameters of optimizer and scheduler, as their constructors will take them.
 void check_optimizer(const Draft& draft);
 void check_scheduler(const Draft& draft);
+/// The rest that only a run would tell, by making of the settings what the engine makes of them.
+/// For a configuration without errors; adds to the train errors and train warnings of `result`.
+void check_training(const Draft& draft, LoadResult& result);
 
 }  // namespace zero3d::config

@@ -2,14 +2,24 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "zero3d/ds_config/config.h"
+#include "zero3d/ds_config/load.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/engine/train_settings.h"
 
 namespace zero3d {
 
-/// Throws ConfigError without an optimizer, and for parameters that are no plain values.
+/// What the engine is told, and what of the configuration cannot be said to it: no optimizer,
+/// parameters that are no plain values, numbers beyond the engine's. Settings that have problems
+/// are not to be used.
+struct ReadSettings {
+  TrainSettings settings;
+  std::vector<ConfigMessage> problems;
+};
+ReadSettings read_settings(const Config& config);
+/// The settings alone; throws ConfigError with all problems.
 TrainSettings train_settings(const Config& config);
 
 /// Of a file, or of JSON text (see load_config), for `ranks` ranks. Throws ConfigError with

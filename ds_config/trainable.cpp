@@ -51,7 +51,40 @@ void check_support(const Config& config, const config::Section& section, const s
   }
 }
 
+std::string stages_of(const config::Field& field) {
+  if (field.first_stage == field.last_stage) return concat("only at stage ", field.first_stage);
+  return concat("only at stages ", field.first_stage, " to ", field.last_stage);
+}
+
+/// Of one key; what is in it is another matter.
+std::string why_without_effect(const Config& config, const config::Field& field,
+                               const std::string& path) {
+  if (!field.heeded_at(config.stage())) return stages_of(field);
+  if (field.support == config::Support::no_effect) return "nothing to do for it here";
+  if (field.support != config::Support::implemented && asked_for(config, field, path))
+    return "not implemented yet";
+  return "";
+}
+
 }  // namespace
+
+std::string why_without_effect(const Config& config, std::string_view path) {
+  const config::Section* section = &config::kRoot;
+  std::string here;
+  for (std::string_view rest = path; section != nullptr && !rest.empty();) {
+    const std::size_t dot = rest.find('.');
+    const config::Field* field = section->find(rest.substr(0, dot));
+    if (field == nullptr) return "";
+    here = config::join_path(here, field->name);
+    if (std::string why = why_without_effect(config, *field, here); !why.empty()) return why;
+    section = field->nested;
+    rest = dot == std::string_view::npos ? "" : rest.substr(dot + 1);
+    const bool optional = section != nullptr && section->find("enabled") != nullptr;
+    if (optional && !rest.empty() && rest != "enabled" && !config.flag(here + ".enabled"))
+      return concat(here, " is not enabled");
+  }
+  return "";
+}
 
 TrainCheck check_trainable(const LoadResult& loaded, const TrainOptions& options) {
   TrainCheck check;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zero3d/ds_config/load.h"
@@ -24,5 +25,9 @@ struct TrainCheck {
 };
 
 TrainCheck check_trainable(const LoadResult& loaded, const TrainOptions& options = {});
+
+/// Why the value at `path` of a configuration changes nothing in a run of zero3d: another ZeRO
+/// stage, a section that is not enabled, nothing to do, or not implemented yet; "" when it does.
+std::string why_without_effect(const Config& config, std::string_view path);
 
 }  // namespace zero3d

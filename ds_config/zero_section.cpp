@@ -1,6 +1,7 @@
 // The keys of zero_optimization and of its parts: offload, leaf_module, zenflow. Sizes are counted
 // in elements unless a row says bytes.
 #include <algorithm>
+#include <utility>
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
@@ -14,11 +15,32 @@ constexpr std::nullopt_t none = std::nullopt;
 constexpr std::string_view kDevices = "none|cpu|nvme";
 constexpr std::string_view kDeviceType = "\"none\", \"cpu\" or \"nvme\"";
 
+/// A path as Python's pathlib writes it: one slash between names, none at the end, no ".".
+std::string plain_path(std::string_view text) {
+  const bool absolute = !text.empty() && text.front() == '/';
+  const bool two = text.substr(0, 2) == "//" && text.substr(0, 3) != "///";  // POSIX: its own root
+  std::string path(two ? "//" : absolute ? "/" : "");
+  std::string_view between;
+  while (!text.empty()) {
+    const std::size_t end = text.find('/');
+    const std::string_view name = text.substr(0, end);
+    if (!name.empty() && name != ".") path += concat(std::exchange(between, "/"), name);
+    text = end == std::string_view::npos ? "" : text.substr(end + 1);
+  }
+  return path.empty() ? "." : path;
+}
+
+void read_path(Reader& r, const Stated& s, JsonValue& out) {
+  if (s.value.is_null()) return;
+  const Reader::Converted read = r.to_text(s);
+  if (read) out = JsonValue(plain_path(read->as_string()));
+}
+
 constexpr std::array kOffloadParamRows = strictly(std::array{
     text("device", "none", "Where parameter shards live between uses.")
         .one_of(kDevices)
         .typed(kDeviceType),
-    text("nvme_path", none, "Folder on the drive; needed for nvme."),
+    text("nvme_path", none, "Folder on the drive; needed for nvme.").by(read_path),
     integer("buffer_count", 5, "Staging buffers for nvme.").at_least(0),
     integer("buffer_size", 100'000'000, "Elements of a staging buffer.").at_least(0),
     integer("max_in_cpu", 1'000'000'000, "Elements kept in host memory before the drive is used.")
@@ -30,7 +52,7 @@ constexpr std::array kOffloadOptimizerRows = strictly(std::array{
     text("device", "none", "Where master weights and moments live.")
         .one_of(kDevices)
         .typed(kDeviceType),
-    text("nvme_path", none, "Folder on the drive; needed for nvme."),
+    text("nvme_path", none, "Folder on the drive; needed for nvme.").by(read_path),
     integer("buffer_count", 4, "Staging buffers for nvme.").at_least(0),
     flag("pin_memory", true, "Page-locked host memory."),
     flag("pipeline_read", false, "Read the next tile while one is updated."),

@@ -51,14 +51,15 @@ std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layo
   const std::unique_ptr<Device> device = make_meta_device();
   const std::unique_ptr<Stream> compute = device->create_stream("compute");
   DryParameters parameters(layout, dtype, *device);
+  // Addresses: a batch may be larger than this machine's memory.
+  const Tensor ids(device->memory(), kNoStream, DType::i32, Shape{batch, sequence},
+                   Category::batches);
   const std::int64_t fixed = device->memory().use().current;
   const StageBlocks stage = stage_of(layout);
   BlockRunner runner(module, parameters, *device, *compute, {dtype, 0, stage.backward_down_to});
 
-  const std::vector<std::int32_t> ids(static_cast<std::size_t>(batch * sequence));
   BatchInput input;
-  input.tokens = input.targets =
-      ConstView(reinterpret_cast<const std::byte*>(ids.data()), DType::i32, Shape{batch, sequence});
+  input.tokens = input.targets = ids;
   const auto run = [&](std::span<const Op> ops) {
     for (const Op& op : ops) {
       if (op.kind == OpKind::load_batch) runner.begin(op.micro_batch, input);

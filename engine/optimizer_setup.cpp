@@ -62,4 +62,10 @@ std::vector<std::string> OptimizerSetup::description() const {
   return lines;
 }
 
+std::vector<std::string> OptimizerSetup::warnings() const {
+  std::vector<std::string> all = rules_.warnings;
+  if (schedule_) all.insert(all.end(), schedule_->warnings().begin(), schedule_->warnings().end());
+  return all;
+}
+
 }  // namespace zero3d

@@ -43,6 +43,8 @@ class OptimizerSetup {
   bool bf16_states() const { return rules_.bf16_states; }
   /// Lines for the start-up log.
   std::vector<std::string> description() const;
+  /// "optimizer.params.x: why it is not what it seems": of the optimizer and the schedule.
+  std::vector<std::string> warnings() const;
 
  private:
   std::vector<ParameterGroup> user_groups_;

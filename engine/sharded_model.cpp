@@ -39,9 +39,13 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
       budget_(smallest_budget(mesh, device.memory())),
       host_budget_(smallest_budget(mesh, device.memory(Tier::pinned))),
       streams_(device) {
+  if (mesh.leads()) {
+    for (const std::string& warning : setup_.warnings()) log_warning(warning);
+  }
   state_.scaler = scaler_.initial();
   state_.seed = options.seed;
   plan_.memory.require_within(budget_, host_budget_);
+  if (options.approve_memory) options.approve_memory(plan_.memory);
   fail_together(mesh.world(), [this] { build(); });
 }
 

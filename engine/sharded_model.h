@@ -46,6 +46,9 @@ struct ShardedModelOptions : PlanOptions {
   std::uint64_t seed = 1234;
   std::vector<ParameterGroup> groups;
   int max_consecutive_skips = 50;  ///< This many skipped steps in a row end the run with the cause.
+  /// Of what the model takes for the life of the run, before any of it is allocated: throws to
+  /// refuse it.
+  std::function<void(const MemoryEstimate&)> approve_memory;
 };
 
 /// What one optimizer step did.

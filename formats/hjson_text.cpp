@@ -141,18 +141,22 @@ std::string locate(std::string_view text, std::string_view name, TextPosition po
     begin = end + 1;
   }
   std::string_view line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
-  // A window of the line around the column, in characters; control characters as blanks.
+  // A window of the line around the column, in characters; control characters as blanks, and what
+  // is no ASCII as "?" where the line is no UTF-8.
   constexpr int kBefore = 60;
   constexpr int kWidth = 100;
+  const bool decodes = first_bad_utf8(line) == std::string_view::npos;
   std::string shown;
   std::string marker;
   int column = 0;
   for (const char c : line) {
-    if (!is_continuation(c)) ++column;
+    const bool continues = decodes && is_continuation(c);
+    if (!continues) ++column;
     if (column <= position.column - kBefore) continue;
     if (column > position.column - kBefore + kWidth) break;
-    shown.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c);
-    if (!is_continuation(c) && column < position.column) marker.push_back(' ');
+    const auto byte = static_cast<unsigned char>(c);
+    shown.push_back(byte < 0x20 || c == 0x7f ? ' ' : byte >= 0x80 && !decodes ? '?' : c);
+    if (!continues && column < position.column) marker.push_back(' ');
   }
   if (strip_blanks(shown).empty()) return out;
   return concat(out, "\n    ", shown, "\n    ", marker, "^");

@@ -38,9 +38,6 @@ MegatronIndex read_header(const InputFile& file) {
   if (index.dtype_code < 1 || index.dtype_code > 8) {
     refuse(file, concat("dtype code ", index.dtype_code, " is none of 1 to 8"));
   }
-  if (index.dtype_code == 6 || index.dtype_code == 7) {
-    refuse(file, concat("dtype code ", index.dtype_code, " is a float; expected token numbers"));
-  }
   const std::uint64_t limit = file.bytes() / 8;  // each sequence and boundary takes 8 bytes or more
   const bool fits = index.sequences <= limit && index.documents <= limit;
   const std::uint64_t expected =
@@ -76,12 +73,59 @@ void check_documents(const InputFile& file, const MegatronIndex& index) {
   }
 }
 
+void add_lengths(const InputFile& file, MegatronIndex& index) {
+  std::vector<std::int32_t> lengths(kChunk);
+  for (std::uint64_t done = 0; done < index.sequences;) {
+    const std::uint64_t part = std::min(kChunk, index.sequences - done);
+    file.read(kHeaderBytes + done * 4, lengths.data(), static_cast<std::size_t>(part * 4));
+    for (std::size_t i = 0; i < part; ++i) {
+      if (lengths[i] < 0) refuse(file, concat("sequence ", done + i, " has length ", lengths[i]));
+      index.tokens += static_cast<std::uint64_t>(lengths[i]);  // at most 2^31 for 12 bytes of file
+    }
+    done += part;
+  }
+}
+
+struct CodedType {
+  int code;
+  std::size_t size;
+  const char* name;
+  bool is_signed = false;
+  bool is_float = false;
+};
+constexpr CodedType kTypes[] = {{1, 1, "uint8"},
+                                {2, 1, "int8", true},
+                                {3, 2, "int16", true},
+                                {4, 4, "int32", true},
+                                {5, 8, "int64", true},
+                                {6, 2, "uint16 (DeepSpeed)"},
+                                {7, 4, "uint32 (DeepSpeed)"},
+                                {8, 2, "uint16 (Megatron)"},
+                                {8, 8, "uint64 (DeepSpeed)"},
+                                {6, 8, "float64 (Megatron)", true, true}};
+
 }  // namespace
 
 MegatronIndex read_megatron_index(const InputFile& file) {
-  const MegatronIndex index = read_header(file);
+  MegatronIndex index = read_header(file);
+  add_lengths(file, index);
   check_documents(file, index);
   return index;
+}
+
+MegatronType megatron_type(const InputFile& file, const MegatronIndex& index, std::uint64_t bytes) {
+  std::string expected;
+  for (const CodedType& type : kTypes) {
+    if (type.code != index.dtype_code) continue;
+    const bool fills = bytes % type.size == 0 && bytes / type.size == index.tokens;
+    if (fills && type.is_float)
+      refuse(file, concat("dtype code ", type.code, " is ", type.name, "; expected token numbers"));
+    if (fills) return {type.size, type.is_signed};
+    if (!type.is_float) append_item(expected, " or ", index.tokens * type.size, " as ", type.name);
+  }
+  refuse(file, concat("its ", index.tokens, " tokens of dtype code ", index.dtype_code,
+                      " take the bytes ", expected, ", and the .bin has ", bytes,
+                      "; is it cut off, or of another index?"));
 }
 
 void read_megatron_sequences(

@@ -2,6 +2,7 @@
 // Internal to formats.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -13,15 +14,24 @@ namespace zero3d {
 /// uint64 document boundaries, int32 lengths[sequences], int64 byte pointers[sequences], int64
 /// boundaries[...] (sequence numbers), optionally int8 modes[sequences].
 struct MegatronIndex {
-  /// NumPy dtypes by Megatron's code: uint8 1, int8 2, int16 3, int32 4, int64 5, float64 6,
-  /// float32 7, uint16 8. Floats are refused.
+  /// NumPy dtypes by code: uint8 1, int8 2, int16 3, int32 4, int64 5; then Megatron has float64 6,
+  /// float32 7, uint16 8, and DeepSpeed uint16 6, uint32 7, uint64 8.
   int dtype_code = 0;
   std::uint64_t sequences = 0;
   std::uint64_t documents = 0;
+  std::uint64_t tokens = 0;  ///< Of all sequences together.
 };
 
-/// Reads and checks the header and the document boundaries. Throws IoError.
+struct MegatronType {
+  std::size_t size = 0;  ///< Bytes of a token.
+  bool is_signed = false;
+};
+
+/// Reads and checks the header, the lengths and the document boundaries. Throws IoError.
 MegatronIndex read_megatron_index(const InputFile& file);
+/// The type with which the tokens of the index fill the `bytes` of the .bin, of those its code may
+/// mean; floats are none. Throws IoError, with both numbers, when there is none.
+MegatronType megatron_type(const InputFile& file, const MegatronIndex& index, std::uint64_t bytes);
 /// Calls sequence(pointer, length) for each in order (bytes, tokens; neither is negative, both are
 /// not yet checked against the .bin). Throws IoError.
 void read_megatron_sequences(

@@ -11,17 +11,19 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/megatron_index.h"
+#include "zero3d/formats/npy_header.h"
+#include "zero3d/formats/token_probe.h"
 
 namespace zero3d {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the formats' bytes are little-endian");
 
-constexpr std::array<std::string_view, 5> kNames = {"auto", "text", "u16", "llmc", "megatron"};
+constexpr std::array<std::string_view, 7> kNames = {"auto", "text", "u16",     "u32",
+                                                    "npy",  "llmc", "megatron"};
 constexpr std::int32_t kGpt2Magic = 20240520;
 constexpr std::int32_t kLlama3Magic = 20240801;
 constexpr std::size_t kLlmcHeaderBytes = 256 * sizeof(std::int32_t);
-constexpr std::size_t kProbeBytes = 64 * 1024;
 
 bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
@@ -38,24 +40,14 @@ bool is_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, code);
 }
 
-/// UTF-8 without zero bytes; a sequence cut off at the end passes.
-bool looks_like_text(std::string_view bytes) {
-  for (std::size_t i = 0; i < bytes.size();) {
-    const auto lead = static_cast<unsigned char>(bytes[i++]);
-    if (lead == 0 || (lead >= 0x80 && lead < 0xc2) || lead > 0xf4) return false;
-    const int more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
-    for (int k = 0; k < more && i < bytes.size(); ++k) {
-      if ((static_cast<unsigned char>(bytes[i++]) & 0xc0) != 0x80) return false;
-    }
-  }
-  return true;
-}
-
 template <typename T>
 void widen(const std::byte* src, std::size_t count, std::int64_t* dst) {
   for (std::size_t i = 0; i < count; ++i) {
     T value;
     std::memcpy(&value, src + i * sizeof(T), sizeof(T));
+    if constexpr (sizeof(T) == sizeof(std::int64_t)) {  // what is no token either way
+      if (!std::in_range<std::int64_t>(value)) value = std::numeric_limits<std::int64_t>::max();
+    }
     dst[i] = static_cast<std::int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): i8 is signed
   }
 }
@@ -65,7 +57,7 @@ void widen(const std::byte* src, std::size_t count, std::int64_t* dst) {
 TokenFormat parse_token_format(std::string_view name) {
   const auto found = std::find(kNames.begin(), kNames.end(), name);
   if (found == kNames.end()) {
-    throw_invalid(concat("token format '", name, "': expected auto, text, u16, llmc or megatron"));
+    throw_invalid(concat("token format '", name, "': expected one of ", joined(kNames, ", ")));
   }
   return static_cast<TokenFormat>(found - kNames.begin());
 }
@@ -77,16 +69,20 @@ TokenFormat detect_token_format(const std::string& path) {
     return TokenFormat::megatron;
   }
   const InputFile file(path);
-  std::string start(std::min<std::size_t>(kProbeBytes, file.bytes()), '\0');
-  file.read(0, start.data(), start.size());
+  const std::string start = probe(file);
   std::int32_t magic = 0;
   if (start.size() >= sizeof magic) std::memcpy(&magic, start.data(), sizeof magic);
   if (magic == kGpt2Magic || magic == kLlama3Magic) return TokenFormat::llmc;
+  if (is_npy(start)) return TokenFormat::npy;
   if (ends_with(path, ".bin") || ends_with(path, ".u16")) return TokenFormat::u16;
+  if (ends_with(path, ".u32")) return TokenFormat::u32;
+  if (const std::string what = no_text(start); !what.empty())
+    throw IoError(path, 0, concat("expected tokens or text, found ", what));
   if (looks_like_text(start)) return TokenFormat::text;
   throw IoError(path, 0,
-                "cannot tell its token format: no .idx beside it, no llm.c header, no .bin or .u16 "
-                "name, no UTF-8 text; name the format (text, u16, llmc or megatron)");
+                "cannot tell its token format: no .idx beside it, no header of llm.c or NumPy, no "
+                ".bin, .u16 or .u32 name, no UTF-8 text; name the format (--data-format text, u16, "
+                "u32, npy, llmc or megatron)");
 }
 
 TokenFile::TokenFile(const std::vector<std::string>& paths, TokenFormat format) {
@@ -95,18 +91,28 @@ TokenFile::TokenFile(const std::vector<std::string>& paths, TokenFormat format) 
     const TokenFormat found = format == TokenFormat::automatic ? detect_token_format(path) : format;
     const std::int64_t before = tokens();
     is_text_ = is_text_ && found == TokenFormat::text;
-    if (found == TokenFormat::text) {
-      add_raw(path, Width::u8);
-    } else if (found == TokenFormat::u16) {
-      add_raw(path, Width::u16);
-    } else if (found == TokenFormat::llmc) {
-      add_llmc(path);
-    } else {
-      add_megatron(path);
-    }
+    add(path, found);
     if (tokens() == before) throw IoError(path, 0, "the file holds no tokens");
     descriptions_.push_back(
         concat(path, " (", name_of(found), ", ", format_count(tokens() - before), " tokens)"));
+  }
+}
+
+void TokenFile::add(const std::string& path, TokenFormat format) {
+  switch (format) {
+    case TokenFormat::automatic:
+    case TokenFormat::text:
+      return add_raw(path, Width::u8);
+    case TokenFormat::u16:
+      return add_raw(path, Width::u16);
+    case TokenFormat::u32:
+      return add_raw(path, Width::u32);
+    case TokenFormat::npy:
+      return add_npy(path);
+    case TokenFormat::llmc:
+      return add_llmc(path);
+    case TokenFormat::megatron:
+      return add_megatron(path);
   }
 }
 
@@ -121,10 +127,24 @@ std::size_t TokenFile::bytes_of(Width width) {
     case Width::u32:
     case Width::i32:
       return 4;
+    case Width::u64:
     case Width::i64:
       return 8;
   }
   return 0;
+}
+
+TokenFile::Width TokenFile::width_of(std::size_t bytes, bool is_signed) {
+  switch (bytes) {
+    case 1:
+      return is_signed ? Width::i8 : Width::u8;
+    case 2:
+      return is_signed ? Width::i16 : Width::u16;
+    case 4:
+      return is_signed ? Width::i32 : Width::u32;
+    default:
+      return is_signed ? Width::i64 : Width::u64;
+  }
 }
 
 void TokenFile::add_run(const Run& run, std::int64_t count) {
@@ -136,14 +156,31 @@ void TokenFile::add_run(const Run& run, std::int64_t count) {
 void TokenFile::add_raw(const std::string& path, Width width) {
   InputFile file(path);
   const std::size_t size = bytes_of(width);
+  const std::string start = probe(file);
+  const std::string what = width == Width::u8 ? no_text(start) : no_raw_tokens(start, size);
+  if (!what.empty()) {
+    throw IoError(path, 0,
+                  concat(width == Width::u8 ? "expected text"
+                                            : concat("expected raw tokens of ", size, " bytes"),
+                         ", found what looks like ", what));
+  }
   if (file.bytes() % size != 0) {
     throw IoError(path, 0,
                   concat("expected a whole number of ", size, "-byte tokens, found ", file.bytes(),
                          " bytes; is the file cut off or of another format?"));
   }
+  if (width == Width::u16) raw_limit_ = std::int64_t{1} << 16;
   const auto count = static_cast<std::int64_t>(file.bytes() / size);
   files_.push_back(std::move(file));
   add_run({files_.size() - 1, width, 0, 0}, count);
+}
+
+void TokenFile::add_npy(const std::string& path) {
+  InputFile file(path);
+  const NpyHeader header = read_npy_header(file);
+  const Width width = width_of(header.size, header.kind == 'i');
+  files_.push_back(std::move(file));
+  add_run({files_.size() - 1, width, header.offset, 0}, static_cast<std::int64_t>(header.count));
 }
 
 void TokenFile::add_llmc(const std::string& path) {
@@ -175,9 +212,6 @@ void TokenFile::add_llmc(const std::string& path) {
 }
 
 void TokenFile::add_megatron(const std::string& path) {
-  static constexpr std::array<Width, 9> kWidths = {Width::u8,  Width::u8,  Width::i8,
-                                                   Width::i16, Width::i32, Width::i64,
-                                                   Width::u8,  Width::u8,  Width::u16};
   const std::string name = megatron_name(path);
   const InputFile index_file(name + ".idx");
   InputFile data(name + ".bin");
@@ -190,7 +224,8 @@ void TokenFile::add_megatron(const std::string& path) {
   };
   std::vector<Piece> pieces;  // neighbours joined
   const MegatronIndex header = read_megatron_index(index_file);
-  const Width width = kWidths[static_cast<std::size_t>(header.dtype_code)];
+  const MegatronType type = megatron_type(index_file, header, bytes);
+  const Width width = width_of(type.size, type.is_signed);
   const std::size_t size = bytes_of(width);
   std::uint64_t number = 0;
   read_megatron_sequences(index_file, header, [&](std::uint64_t pointer, std::int64_t length) {
@@ -255,6 +290,9 @@ void TokenFile::read_run(const Run& run, std::int64_t skip, std::int64_t count,
         break;
       case Width::u32:
         widen<std::uint32_t>(bytes.data(), part, values.data());
+        break;
+      case Width::u64:
+        widen<std::uint64_t>(bytes.data(), part, values.data());
         break;
       case Width::i8:
         widen<std::int8_t>(bytes.data(), part, values.data());

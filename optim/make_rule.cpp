@@ -200,9 +200,13 @@ OptimizerRules make_update_rule(const OptimizerChoice& choice) {
   maker.make(type->name);
   OptimizerRules& made = maker.made;
   made.tested_with_zero = type->tested_with_zero;
+  std::vector<std::string_view> names;
+  for (const KnownParam& param : type->params) names.push_back(param.name);
   for (const std::string& key : maker.reader.finish(maker.torch, choice.offloaded)) {
+    const std::string nearest = nearest_name(key, names);
     made.warnings.push_back(
-        concat(maker.reader.path(), ".", key, ": ", type->name, " has no such parameter; ignored"));
+        concat(maker.reader.path(), ".", key, ": ", type->name, " has no such parameter; ignored",
+               nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
   }
   if (choice.legacy_fusion)
     made.warnings.push_back(choice.path +

@@ -27,6 +27,10 @@ std::string type_of(const ParameterValue& value) {
   return std::visit(Namer{}, value);
 }
 
+bool is_number(const ParameterValue& value) {
+  return std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
+}
+
 double as_number(const ParameterValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
   return std::get<double>(value);
@@ -75,22 +79,31 @@ const ParameterValue* ParameterReader::given(std::string_view key) const {
   if (found == map_.end()) return nullptr;
   if (!param.accepts(found->second))
     fail(key, concat("expected ", describe(param.kind), ", found ", type_of(found->second)));
-  return std::holds_alternative<std::monostate>(found->second) ? nullptr : &found->second;
+  if (std::holds_alternative<std::monostate>(found->second)) return nullptr;
+  if (const auto* list = std::get_if<std::vector<double>>(&found->second)) {
+    for (const double number : *list) require_within(param, number);
+  } else if (is_number(found->second)) {
+    require_within(param, as_number(found->second));
+  }
+  const auto* count = std::get_if<std::int64_t>(&found->second);
+  if (count != nullptr && (*count < -kLargestCount || *count > kLargestCount))
+    fail(key, concat("expected at most ", kLargestCount, ", found ", *count));
+  return &found->second;
 }
 
 void ParameterReader::fail(std::string_view key, const std::string& message) const {
   throw ConfigError(concat(path_, ".", key), message);
 }
 
-double ParameterReader::within_bound(const KnownParam& param, double value) const {
+void ParameterReader::require_within(const KnownParam& param, double value) const {
   const char* expected = param.bound == Bound::not_negative && value < 0 ? "at least 0"
                          : param.bound == Bound::positive && value <= 0  ? "at least 1"
                          : param.bound == Bound::fraction && (value < 0 || value >= 1)
                              ? "at least 0 and below 1"
                              : nullptr;
   if (expected != nullptr) fail(param.name, concat("expected ", expected, ", found ", value));
-  narrow<float>(value, concat(path_, ".", param.name));  // what the loops compute with
-  return value;
+  if (!fits<float>(value))  // what the loops compute with
+    fail(param.name, concat("expected ", range_of<float>(), ", found ", value));
 }
 
 double ParameterReader::number(std::string_view key) {
@@ -101,18 +114,12 @@ double ParameterReader::number(std::string_view key) {
 
 double ParameterReader::number(std::string_view key, double fallback) {
   const ParameterValue* value = given(key);
-  return within_bound(known(key), value == nullptr ? fallback : as_number(*value));
+  return value == nullptr ? fallback : as_number(*value);
 }
 
 std::int64_t ParameterReader::integer(std::string_view key) {
   const KnownParam& param = known(key);
-  if (const ParameterValue* value = given(key)) {
-    within_bound(param, as_number(*value));
-    const std::int64_t count = std::get<std::int64_t>(*value);
-    if (count < -kLargestCount || count > kLargestCount)
-      fail(key, concat("expected at most ", kLargestCount, ", found ", count));
-    return count;
-  }
+  if (const ParameterValue* value = given(key)) return std::get<std::int64_t>(*value);
   if (param.default_value == "required") fail(key, "is required");
   std::string_view text = param.default_value;
   return stated<std::int64_t>(text).value();
@@ -149,8 +156,6 @@ std::pair<double, double> ParameterReader::pair(std::string_view key) {
     text.remove_prefix(2);  // ", "
     result.second = stated<double>(text).value();
   }
-  within_bound(param, result.first);
-  within_bound(param, result.second);
   return result;
 }
 
@@ -163,9 +168,7 @@ std::vector<double> ParameterReader::numbers(std::string_view key) {
     return number ? std::vector<double>{*number} : std::vector<double>{};
   }
   const auto* list = std::get_if<std::vector<double>>(value);
-  std::vector<double> result = list != nullptr ? *list : std::vector<double>{as_number(*value)};
-  for (const double number : result) within_bound(known(key), number);
-  return result;
+  return list != nullptr ? *list : std::vector<double>{as_number(*value)};
 }
 
 std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {

@@ -47,13 +47,15 @@ class ParameterReader {
   /// does not have (with the nearest that it has) or refuses. Returns those that it drops.
   std::vector<std::string> finish(bool torch = false, bool offloaded = false);
   [[noreturn]] void fail(std::string_view key, const std::string& message) const;
+  /// Holds one parameter, if given, to its kind and bounds, as reading it does.
+  void check(std::string_view key) const { given(key); }
   const std::string& path() const { return path_; }
 
  private:
   const KnownParam& known(std::string_view key) const;
-  /// Null when absent, or null where that says the same.
+  /// Null when absent, or null where that says the same. Throws for another kind and out of bounds.
   const ParameterValue* given(std::string_view key) const;
-  double within_bound(const KnownParam& param, double value) const;
+  void require_within(const KnownParam& param, double value) const;
 
   const ParameterMap& map_;
   std::string path_;

@@ -5,7 +5,6 @@
 #include <numbers>
 
 #include "zero3d/core/error.h"
-#include "zero3d/core/log.h"
 #include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/optim/known_types.h"
@@ -55,13 +54,13 @@ class Counter {
 /// The rise shared by DeepSpeed's three warm-ups: steps, kind and gamma(i) for 0 <= i < steps().
 class Warmup {
  public:
-  explicit Warmup(ParameterReader& reader) {
+  Warmup(ParameterReader& reader, std::vector<std::string>& warnings) {
     steps_ = std::max<std::int64_t>(2, reader.integer("warmup_num_steps"));
     const std::string type = reader.text("warmup_type");
     log_ = type != "linear";
     if (log_ && type != "log")
-      log_warning(concat(reader.path(), ".warmup_type: \"", type,
-                         "\" is neither \"log\" nor \"linear\"; log is used"));
+      warnings.push_back(concat(reader.path(), ".warmup_type: \"", type,
+                                "\" is neither \"log\" nor \"linear\"; log is used"));
   }
   std::int64_t steps() const { return steps_; }
   double gamma(std::int64_t i) const {
@@ -77,11 +76,13 @@ class Warmup {
   bool log_ = true;
 };
 
-std::int64_t required_total(ParameterReader& reader, const Warmup& warmup) {
+std::int64_t required_total(ParameterReader& reader, const Warmup& warmup,
+                            std::vector<std::string>& warnings) {
   const std::int64_t total = reader.integer("total_num_steps");
   if (total < warmup.steps())
-    log_warning(concat(reader.path(), ".total_num_steps: ", total, " is below the ", warmup.steps(),
-                       " updates of warm-up"));
+    warnings.push_back(concat(reader.path(), ".total_num_steps: ", total, " is below the ",
+                              warmup.steps(),
+                              " updates of warm-up; the rate drops to the minimum after them"));
   return total;
 }
 
@@ -89,11 +90,11 @@ class WarmupLR : public Schedule {
  public:
   /// With `decay`: WarmupDecayLR.
   WarmupLR(ParameterReader& reader, std::span<const GroupSettings> groups, bool decay)
-      : counter_(reader), warmup_(reader) {
+      : counter_(reader), warmup_(reader, warnings_) {
     const std::vector<double> base = base_rates(groups);
     min_ = per_group(reader, "warmup_min_lr", reader.numbers("warmup_min_lr"), base);
     max_ = per_group(reader, "warmup_max_lr", reader.numbers("warmup_max_lr"), base);
-    if (decay) total_ = required_total(reader, warmup_);
+    if (decay) total_ = required_total(reader, warmup_, warnings_);
     base_ = base;
   }
 
@@ -129,8 +130,8 @@ class WarmupLR : public Schedule {
 class WarmupCosineLR : public Schedule {
  public:
   WarmupCosineLR(ParameterReader& reader, std::span<const GroupSettings> groups)
-      : counter_(reader), warmup_(reader), base_(base_rates(groups)) {
-    total_ = required_total(reader, warmup_);
+      : counter_(reader), warmup_(reader, warnings_), base_(base_rates(groups)) {
+    total_ = required_total(reader, warmup_, warnings_);
     warmup_min_ = reader.number("warmup_min_ratio");
     cosine_min_ = reader.number("cos_min_ratio");
   }
@@ -206,7 +207,9 @@ class OneCycle : public Schedule {
     decay_lr_rate_ = reader.number("decay_lr_rate");
     const auto count = [&](const char* key, std::int64_t fallback) {
       const std::int64_t value = reader.optional_integer(key).value_or(fallback);
-      return narrow<std::int32_t>(value, concat(reader.path(), ".", key));  // they are multiplied
+      if (!fits<std::int32_t>(value))  // they are multiplied
+        reader.fail(key, concat("expected ", range_of<std::int32_t>(), ", found ", value));
+      return value;
     };
     first_ = count("cycle_first_step_size", reader.integer("cycle_first_step_size"));
     second_ = count("cycle_second_step_size", first_);
@@ -218,8 +221,8 @@ class OneCycle : public Schedule {
     max_momentum_ = reader.number("cycle_max_mom");
     decay_momentum_rate_ = reader.number("decay_mom_rate");
     if (momentum_ && !has_betas) {
-      log_warning(concat(reader.path(),
-                         ".cycle_momentum: this optimizer has no betas; momentum stays as it is"));
+      warnings_.push_back(concat(
+          reader.path(), ".cycle_momentum: this optimizer has no betas; momentum stays as it is"));
       momentum_ = false;
     }
   }

@@ -23,6 +23,11 @@ class Schedule {
   virtual void apply(std::int64_t applied, std::span<GroupSettings> groups) const = 0;
   /// One line for the start-up log.
   virtual std::string description() const = 0;
+  /// "path: what of the parameters has another effect than it seems", for the start-up log.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ protected:
+  std::vector<std::string> warnings_;
 };
 
 /// DeepSpeed's `last_batch_iteration` after `applied` updates, as its checkpoints store it, and
@@ -42,7 +47,7 @@ struct ScheduleChoice {
 /// constant_with_warmup, linear and cosine (warmup_num_steps, total_num_steps, min_ratio), as the
 /// Hugging Face schedules of those names. `groups` holds the optimizer's own settings at the start;
 /// a list of min or max rates must be as long. `has_betas`: the optimizer keeps betas (OneCycle
-/// drives them; else it warns and leaves momentum alone). Throws ConfigError under `path`
+/// drives them; else a warning says that momentum is left alone). Throws ConfigError under `path`
 /// ("scheduler").
 ///
 /// Values are those that update number 1, 2, ... uses. DeepSpeed's warm-ups start twice from the

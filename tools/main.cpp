@@ -33,13 +33,15 @@ void ignore_signals_of_writes() {
 
 int run(int argc, char** argv) {
   CLI::App app{"zero3d: train large models with ZeRO, from an ordinary ds_config file", "zero3d"};
-  app.require_subcommand(1);
+  app.set_version_flag("--version", "zero3d " ZERO3D_VERSION, "Print the version and end");
+  app.require_subcommand(0, 1);
   zero3d::tools::add_train(app);
   zero3d::tools::add_validate(app);
   zero3d::tools::add_config_docs(app);
   zero3d::tools::add_bench(app);
   try {
     app.parse(argc, argv);
+    if (app.get_subcommands().empty()) std::cout << app.help();
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // --help is no failure
   } catch (const zero3d::tools::ExitStatus& status) {

@@ -45,6 +45,9 @@ std::vector<double> column_means(const std::vector<double>& values, int columns)
   return means;
 }
 
+/// A NaN has a sign, which says nothing.
+double without_sign_of_nan(double value) { return std::isnan(value) ? std::nan("") : value; }
+
 /// Bytes of the character that begins at `i`; 0 when none does (RFC 3629: no surrogates, nothing
 /// longer than needed).
 std::size_t utf8_length(const std::string& text, std::size_t i) {
@@ -92,13 +95,15 @@ void Progress::draw(const StepResult& result) {
     std::printf("\r[%s%s] %lld/%lld  loss %.4f  norm %.3f  lr %.2e%s\x1b[K",
                 std::string(static_cast<std::size_t>(filled), '#').c_str(),
                 std::string(static_cast<std::size_t>(kBarWidth - filled), '.').c_str(),
-                static_cast<long long>(result.step), static_cast<long long>(steps_), result.loss,
-                result.grad_norm, result.lr, tail.c_str());
+                static_cast<long long>(result.step), static_cast<long long>(steps_),
+                without_sign_of_nan(result.loss), without_sign_of_nan(result.grad_norm), result.lr,
+                tail.c_str());
     line_open_ = true;
   } else {
     std::printf("step %lld/%lld  loss %.4f  norm %.3f  lr %.2e%s\n",
-                static_cast<long long>(result.step), static_cast<long long>(steps_), result.loss,
-                result.grad_norm, result.lr, tail.c_str());
+                static_cast<long long>(result.step), static_cast<long long>(steps_),
+                without_sign_of_nan(result.loss), without_sign_of_nan(result.grad_norm), result.lr,
+                tail.c_str());
   }
   std::fflush(stdout);
 }
@@ -106,7 +111,7 @@ void Progress::draw(const StepResult& result) {
 void Progress::evaluation(std::int64_t step, double loss) {
   finish();
   std::printf("step %lld/%lld  evaluation loss %.4f\n", static_cast<long long>(step),
-              static_cast<long long>(steps_), loss);
+              static_cast<long long>(steps_), without_sign_of_nan(loss));
   std::fflush(stdout);
 }
 

@@ -33,7 +33,7 @@ void add_model_and_data(CLI::App& command, TrainRequest& request) {
       ->group(kModelAndData);
   add("--data", request.data, "PATH", "Training data, one or more files")->required();
   add("--data-format", request.data_format, "WORD", "What the files hold: text is bytes as tokens")
-      ->check(CLI::IsMember({"auto", "text", "u16", "llmc", "megatron"}))
+      ->check(CLI::IsMember({"auto", "text", "u16", "u32", "npy", "llmc", "megatron"}))
       ->capture_default_str();
   add("--order", request.order, "WORD", "Order of the samples")
       ->check(CLI::IsMember({"sequential", "shuffled"}))
@@ -55,9 +55,8 @@ void add_run(CLI::App& command, TrainRequest& request) {
   };
   add("--steps", request.steps, "N", "Optimizer steps")->required()->check(whole_number(1));
   add("--ranks", request.ranks, "N",
-      "Ranks, as threads of this process (under mpirun the launcher decides)")
-      ->check(int_number(1, 4096))
-      ->capture_default_str();
+      "Ranks, as threads of this process; default: 1. Under mpirun its processes are the ranks")
+      ->check(int_number(1, 4096));
   add("--threads", request.threads, "N",
       "Threads of each rank; default: the cores it may use over the ranks")
       ->check(int_number(1, 4096));

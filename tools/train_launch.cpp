@@ -15,6 +15,7 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/parallel/comm/launcher.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
@@ -88,12 +89,13 @@ MpiCommOptions comm_options(const TrainRequest& request) {
 /// The ranks meet again at the end, on a world of their own that no failure has ended: the first
 /// that failed by its own doing says so, before MPI ends them all. After a failure they meet soon
 /// or not at all, since who is missing in one world is missing in the other too.
-void run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
+/// Returns what train_rank does.
+std::string run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
   const MpiCommOptions options = comm_options(plan.request);
   const std::unique_ptr<Communicator> world = make_mpi_world(options);
-  std::string failure, what_ended_us;
+  std::string failure, what_ended_us, shortfall;
   try {
-    fail_together(*world, [&] { train_rank(plan, *world, share); });
+    fail_together(*world, [&] { shortfall = train_rank(plan, *world, share); });
   } catch (const CommAborted& error) {  // the rank it happened on tells of it
     what_ended_us = error.what();
   } catch (const std::exception& error) {
@@ -107,6 +109,7 @@ void run_together(const TrainPlan& plan, const Share& share, Communicator& meeti
     end_alone(what_ended_us.empty() ? std::string(error.what()) : what_ended_us);
   }
   end_together(meeting, first);
+  return shortfall;
 }
 
 /// The spans of all processes come to rank 0's tracer; ranks of one machine share a clock.
@@ -134,33 +137,51 @@ void write_trace(const TrainPlan& plan) {
   std::printf("trace     %s\n", plan.request.trace.c_str());
 }
 
-void run_under_mpi(const TrainRequest& request) {
+/// Under a launcher its processes are the ranks; "" when --ranks says the same or nothing.
+std::string other_ranks(const TrainRequest& request, int processes) {
+  if (request.ranks == 0 || request.ranks == processes) return "";
+  return concat("--ranks ", request.ranks, ", and the launcher started ", processes,
+                " processes, each of them a rank: leave --ranks out, or start as many (mpirun -n ",
+                request.ranks, " zero3d train ...)");
+}
+
+void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromise>& promise) {
   MpiSession session;
   const std::unique_ptr<Communicator> meeting = make_mpi_world(comm_options(request));
   set_log_rank(meeting->rank());
   std::optional<TrainPlan> plan;
+  std::string shortfall;
   try {
+    const std::string broken = broken_promise(promise, meeting->size());
+    end_together(
+        *meeting,
+        first_failure(*meeting, broken.empty() ? other_ranks(request, meeting->size()) : broken));
     const Share share = find_share(*meeting, read_allowed_cpus());
     end_together(*meeting, plan_together(*meeting, request, share, plan));
-    run_together(*plan, share, *meeting);
+    shortfall = run_together(*plan, share, *meeting);
     collect_spans(*meeting);
   } catch (const CommError& error) {  // of the meeting
     end_alone(error.what());
   }
   write_trace(*plan);
+  if (!shortfall.empty()) end_together(*meeting, Failure{0, shortfall});
 }
 
 void run_as_threads(const TrainRequest& request) {
-  const TrainPlan plan = make_plan(request, request.ranks, true, {0, request.ranks});
+  const int ranks = std::max(1, request.ranks);
+  const TrainPlan plan = make_plan(request, ranks, true, {0, ranks});
+  std::string shortfall;
   ThreadCommOptions options;
   options.timeout = timeout_of(request);
   run_ranks(
-      request.ranks,
+      ranks,
       [&](Communicator& world) {
-        train_rank(plan, world, {world.rank(), world.size()});
+        const std::string found = train_rank(plan, world, {world.rank(), world.size()});
+        if (world.rank() == 0) shortfall = found;
       },
       options);
   write_trace(plan);
+  if (!shortfall.empty()) throw Error(ErrorKind::kNumeric, shortfall);
 }
 
 }  // namespace
@@ -168,9 +189,12 @@ void run_as_threads(const TrainRequest& request) {
 void train(const TrainRequest& request) {
   set_log_level(parse_log_level(request.log_level));
   if (!request.trace.empty()) Tracer::enable();
+  const std::optional<LaunchPromise> promise = launch_promise();
   if (launched_by_mpi()) {
-    run_under_mpi(request);
+    run_under_mpi(request, promise);
   } else {
+    const std::string broken = broken_promise(promise, 1);
+    if (!broken.empty()) throw_invalid(broken);
     run_as_threads(request);
   }
 }

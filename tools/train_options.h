@@ -18,7 +18,7 @@ struct TrainRequest {
   std::string order = "shuffled";
   std::int64_t sequence_length = 0;  ///< 0: the model's longest, at most 1,024.
   std::int64_t steps = 0;
-  int ranks = 1;
+  int ranks = 0;    ///< 0: one, or as many as the launcher started.
   int threads = 0;  ///< Per rank; 0: the machine's cores over the ranks.
   bool no_bind = false;
   std::uint64_t seed = 1234;

@@ -59,6 +59,17 @@ void open_model(TrainPlan& plan) {
   }
 }
 
+/// Bytes are the tokens of few models.
+void warn_of_bytes(const TrainPlan& plan, const Dataset& data) {
+  constexpr std::int64_t kLargestOfBytes = 512;  // 256, special tokens and padding
+  if (!data.tokens().is_text() || plan.model.vocab_size <= kLargestOfBytes) return;
+  log_warning(concat(data.tokens().description(),
+                     ": the bytes of the text are taken as tokens, and "
+                     "the model has a vocabulary of ",
+                     format_count(plan.model.vocab_size),
+                     ": was it trained with a tokenizer, give the tokens that it makes"));
+}
+
 /// Tokens are checked against the vocabulary here while that takes no time, else as they are read.
 std::unique_ptr<Dataset> open_data(const TrainPlan& plan, const std::vector<std::string>& paths) {
   constexpr std::int64_t kCheckedAtOnce = std::int64_t{1} << 25;
@@ -213,6 +224,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.settings = train_settings(plan.loaded.config);
   set_sequence_length(plan);
   plan.data = open_data(plan, request.data);
+  if (leads) warn_of_bytes(plan, *plan.data);
   require_micro_batch(plan);
   if (!request.eval_data.empty()) plan.eval_data = open_data(plan, request.eval_data);
   plan.allowed_cpus = read_allowed_cpus();
@@ -221,6 +233,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   if (leads) open_outputs(plan);
   require_descriptors();
   plan.resident_bytes = resident_bytes();
+  plan.machine_memory = read_machine_memory();
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu_binding.h"
+#include "machine_memory.h"
 #include "metrics_file.h"
 #include "name_patterns.h"
 #include "train_options.h"
@@ -34,6 +35,7 @@ struct TrainPlan {
   int threads = 1;                  ///< Of each rank.
   std::int64_t device_memory = -1;  ///< Budget of each rank's device; negative: none.
   std::int64_t host_memory = -1;    ///< The same of host memory, pinned and pageable.
+  MachineMemory machine_memory;
   std::int64_t resident_bytes =
       0;  ///< Of this process, with everything opened and no rank started.
   // Outputs of the leading rank; null when it is not asked for them.

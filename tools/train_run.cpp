@@ -25,8 +25,6 @@ namespace {
 constexpr std::int64_t kEvalMicroBatches = 16;  // per rank and evaluation
 /// Micro-batches that the host may enqueue before it waits for one: what is enqueued takes memory.
 constexpr std::int64_t kRunAhead = 32;
-/// Stacks, kernels' scratch and generated code of a rank, outside its device.
-constexpr std::int64_t kRankOverhead = std::int64_t{8} << 20;
 
 MicroBatch view_of(const Batch& batch) {
   const Shape shape{batch.rows, batch.sequence_length};
@@ -81,13 +79,19 @@ class RankRun {
     engine.sequence_length = plan.sequence_length;
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
+    const int ranks = ranks_of_this_machine(world);
+    const auto require_held = [&plan, ranks](const MemoryEstimate& memory) {
+      require_machine_holds(memory, ranks, plan.machine_memory);
+    };
+    engine.approve_memory = require_held;
     engine_ = std::make_unique<Engine>(settings_, *module_, mesh_, *device_, engine);
     memory_ = engine_->memory_estimate(settings_.micro_batch, plan.sequence_length);
     memory_.require_within(plan.device_memory, plan.host_memory);
+    require_held(memory_);
   }
 
-  /// `binding` is for people to read.
-  void run(const std::string& binding) {
+  /// `binding` is for people to read. Returns what train_rank does.
+  std::string run(const std::string& binding) {
     if (leads()) announce(binding);
     if (leads()) progress_.emplace(request_.steps);
     Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
@@ -111,6 +115,7 @@ class RankRun {
     if (!request_.export_folder.empty()) export_model();
     summarise();
     if (!request_.generate.empty()) generate_text();
+    return skipped_at_the_end();
   }
 
  private:
@@ -167,6 +172,21 @@ class RankRun {
     const int ranks = launched_by_mpi() ? 1 : mesh_.world().size();
     return plan_.resident_bytes +
            ranks * (memory_.total() + memory_.total(kHostTiers) + kRankOverhead);
+  }
+
+  /// A loss scale on its way down explains as many skipped steps as it bears, unless there were no
+  /// others.
+  std::string skipped_at_the_end() const {
+    const std::int64_t skipped = engine_->state().consecutive_skips;
+    const std::optional<LossScalerOptions>& scale = settings_.precision.loss_scale;
+    const bool adapts = scale && scale->static_scale == 0;
+    const std::int64_t borne = adapts ? std::max<std::int64_t>(1, scale->hysteresis) : 0;
+    if (skipped == 0 || (skipped <= borne && skipped < request_.steps)) return "";
+    return concat("the last ", skipped, " of ", request_.steps,
+                  " steps were all skipped (the warnings say why): the model is what it was after "
+                  "step ",
+                  request_.steps - skipped,
+                  "; lower the learning rate, check the data, or train in bf16");
   }
 
   void evaluate_at(std::int64_t step) {
@@ -272,14 +292,14 @@ class RankRun {
 
 }  // namespace
 
-void train_rank(const TrainPlan& plan, Communicator& world, const Share& share) {
+std::string train_rank(const TrainPlan& plan, Communicator& world, const Share& share) {
   set_log_rank(world.size() > 1 ? world.rank() : -1);
   const std::vector<int> cpus = plan.request.no_bind
                                     ? std::vector<int>{}
                                     : cpus_of_share(plan.allowed_cpus, share, plan.threads);
   const bool bound = !cpus.empty() && bind_this_thread(cpus);
   RankRun run(plan, world);
-  run.run(describe_binding(world, bound ? format_cpus(cpus) : ""));
+  return run.run(describe_binding(world, bound ? format_cpus(cpus) : ""));
 }
 
 }  // namespace zero3d::tools

@@ -1,6 +1,7 @@
-// zero3d validate: what becomes of a ds_config file, without any device. For one file the resolved
-// configuration with the origin of each value; for many a line each and a summary; --json gives one
-// object a line.
+// zero3d validate: what becomes of a ds_config file, without any device. For one file what it sets,
+// what follows from that and what has no effect, or with --all every value with its origin; for
+// many files a line each and a summary; --json gives one object a line. The verdict is that of
+// DeepSpeed's reader; what stops a training run beyond it is told as train errors.
 #include "validate.h"
 
 #include <iostream>
@@ -31,35 +32,91 @@ JsonValue messages_json(const std::vector<ConfigMessage>& messages) {
   return list;
 }
 
+/// What a run would warn of, by the configuration itself or when it starts.
+std::vector<ConfigMessage> all_warnings(const LoadResult& loaded, const TrainCheck& check) {
+  std::vector<ConfigMessage> all = loaded.warnings;
+  all.insert(all.end(), loaded.train_warnings.begin(), loaded.train_warnings.end());
+  if (!check.not_implemented.empty()) all.push_back({"", check.not_implemented, {}});
+  return all;
+}
+
 JsonValue result_json(const LoadResult& loaded, const TrainCheck& check) {
   JsonValue object = JsonValue::make_object();
   object.set("file", JsonValue(loaded.name));
   object.set("verdict", JsonValue(loaded.ok() ? "accepted" : "refused"));
   object.set("errors", messages_json(loaded.errors));
-  std::vector<ConfigMessage> warnings = loaded.warnings;
-  warnings.insert(warnings.end(), check.errors.begin(), check.errors.end());
-  if (!check.not_implemented.empty()) warnings.push_back({"", check.not_implemented, {}});
-  object.set("warnings", messages_json(warnings));
+  object.set("train_errors", messages_json(check.errors));
+  object.set("warnings", messages_json(all_warnings(loaded, check)));
   object.set("resolved", loaded.ok() ? loaded.config.values : JsonValue());
   return object;
 }
 
-void print_values(const LoadResult& loaded, const JsonValue& value, const std::string& path) {
+/// A value of the resolved configuration that holds no others.
+struct Leaf {
+  std::string path;
+  const JsonValue* value;
+  Provenance origin;
+};
+
+void collect_leaves(const LoadResult& loaded, const JsonValue& value, const std::string& path,
+                    std::vector<Leaf>& leaves) {
   if (value.is_object() && !value.members().empty()) {
     for (const JsonMember& member : value.members()) {
-      print_values(loaded, member.value, path.empty() ? member.name : path + "." + member.name);
+      collect_leaves(loaded, member.value, path.empty() ? member.name : path + "." + member.name,
+                     leaves);
     }
     return;
   }
-  std::string origin = "default";
   const auto entry = loaded.provenance.find(path);
-  if (entry != loaded.provenance.end()) {
-    origin = concat(name_of(entry->second.source), entry->second.note.empty() ? "" : ": ",
-                    entry->second.note);
+  leaves.push_back({path, &value, entry == loaded.provenance.end() ? Provenance{} : entry->second});
+}
+
+std::string origin_of(const Leaf& leaf) {
+  return concat(name_of(leaf.origin.source), leaf.origin.note.empty() ? "" : ": ",
+                leaf.origin.note);
+}
+
+void print_value(const Leaf& leaf, const std::string& remark) {
+  constexpr std::size_t kColumn = 70;
+  std::string line = concat("  ", leaf.path, " = ", leaf.value->dump());
+  if (line.size() < kColumn) line.resize(kColumn, ' ');
+  std::cout << line << "  # " << remark << '\n';
+}
+
+/// The leaves that `belongs` says of, under a heading unless there are none.
+template <typename Belongs>
+std::size_t print_group(const LoadResult& loaded, const std::vector<Leaf>& leaves,
+                        const char* heading, const Belongs& belongs) {
+  std::size_t count = 0;
+  for (const Leaf& leaf : leaves) {
+    const std::string why = why_without_effect(loaded.config, leaf.path);
+    if (!belongs(leaf, !why.empty())) continue;
+    if (count++ == 0) std::cout << heading << ":\n";
+    print_value(leaf, why.empty() ? origin_of(leaf) : concat(origin_of(leaf), "; ", why));
   }
-  std::string line = concat("  ", path, " = ", value.dump());
-  if (line.size() < 70) line.resize(70, ' ');
-  std::cout << line << "  # " << origin << '\n';
+  return count;
+}
+
+void print_values(const LoadResult& loaded, bool all) {
+  std::vector<Leaf> leaves;
+  collect_leaves(loaded, loaded.config.values, "", leaves);
+  if (all) {
+    std::cout << "resolved configuration:\n";
+    for (const Leaf& leaf : leaves) print_value(leaf, origin_of(leaf));
+    return;
+  }
+  using enum ValueSource;
+  std::size_t told =
+      print_group(loaded, leaves, "set by the file",
+                  [](const Leaf& leaf, bool idle) { return leaf.origin.source == file && !idle; });
+  told += print_group(
+      loaded, leaves, "derived, from options, or for \"auto\"", [](const Leaf& leaf, bool idle) {
+        return leaf.origin.source != file && leaf.origin.source != default_value && !idle;
+      });
+  told += print_group(loaded, leaves, "without effect", [](const Leaf& leaf, bool idle) {
+    return leaf.origin.source != default_value && idle;
+  });
+  std::cout << leaves.size() - told << " more have their defaults; --all shows them\n";
 }
 
 std::string mesh(const ParallelDegrees& degrees) {
@@ -69,27 +126,30 @@ std::string mesh(const ParallelDegrees& degrees) {
   return text;
 }
 
-void print_report(const LoadResult& loaded, const TrainCheck& check) {
-  for (const ConfigMessage& entry : loaded.errors) {
-    std::cout << "error: " << loaded.show(entry) << '\n';
-  }
-  for (const ConfigMessage& entry : loaded.warnings) {
-    std::cout << "warning: " << loaded.show(entry) << '\n';
-  }
-  for (const ConfigMessage& entry : check.errors) {
-    std::cout << "warning (an error in train): " << loaded.show(entry) << '\n';
-  }
-  if (!check.not_implemented.empty()) std::cout << "warning: " << check.not_implemented << '\n';
+std::string counted(std::size_t count, const char* what) {
+  return concat(count, " ", what, count == 1 ? "" : "s");
+}
+
+void print_report(const LoadResult& loaded, const TrainCheck& check, bool all) {
+  const auto print = [&](const char* kind, const std::vector<ConfigMessage>& entries) {
+    for (const ConfigMessage& entry : entries)
+      std::cout << kind << ": " << loaded.show(entry) << '\n';
+  };
+  print("error", loaded.errors);
+  print("train error", check.errors);
+  print("warning", all_warnings(loaded, check));
   if (!loaded.ok()) {
-    std::cout << loaded.name << ": refused, " << loaded.errors.size()
-              << (loaded.errors.size() == 1 ? " error\n" : " errors\n");
+    std::cout << loaded.name << ": refused, " << counted(loaded.errors.size(), "error") << '\n';
     return;
   }
-  std::cout << loaded.name << ": accepted\n"
+  std::cout << loaded.name << ": accepted";
+  if (!check.ok())
+    std::cout << " by DeepSpeed's reader; zero3d train refuses it, "
+              << counted(check.errors.size(), "error");
+  std::cout << '\n'
             << "mesh: " << mesh(loaded.config.degrees) << '\n'
-            << "fingerprint: " << config_fingerprint(loaded.config) << '\n'
-            << "resolved configuration:\n";
-  print_values(loaded, loaded.config.values, "");
+            << "fingerprint: " << config_fingerprint(loaded.config) << '\n';
+  print_values(loaded, all);
 }
 
 void print_line(const LoadResult& loaded, const TrainCheck& check) {
@@ -100,8 +160,9 @@ void print_line(const LoadResult& loaded, const TrainCheck& check) {
     const ParallelDegrees& degrees = loaded.config.degrees;
     std::cout << loaded.name << ": accepted: batch " << loaded.config.integer("train_batch_size")
               << ", stage " << loaded.config.stage() << ", " << mesh(degrees);
-    const std::size_t warnings = loaded.warnings.size() + check.errors.size();
-    if (warnings > 0) std::cout << ", " << warnings << (warnings == 1 ? " warning" : " warnings");
+    if (!check.ok()) std::cout << ", " << counted(check.errors.size(), "train error");
+    const std::size_t warnings = all_warnings(loaded, check).size();
+    if (warnings > 0) std::cout << ", " << counted(warnings, "warning");
   }
   std::cout << '\n';
 }
@@ -118,7 +179,7 @@ void validate(const ValidateOptions& options) {
     if (options.json) {
       std::cout << result_json(loaded, check).dump() << '\n';
     } else if (options.files.size() == 1) {
-      print_report(loaded, check);
+      print_report(loaded, check, options.all);
     } else {
       print_line(loaded, check);
     }

@@ -12,6 +12,7 @@ struct ValidateOptions {
   ConfigOptions config;
   std::vector<std::string> files;
   bool json = false;  ///< One object a line instead of text.
+  bool all = false;   ///< Of one file: every value, also those that are defaults.
 };
 
 /// Prints what becomes of each file; throws ExitStatus when one is refused.

@@ -175,6 +175,29 @@ TEST(LoadConfig, TellsWhereValuesComeFrom) {
   EXPECT_EQ(loaded.config.integer("zero_optimization.reduce_bucket_size"), 1'000'000);
 }
 
+TEST(LoadConfig, PathsAreWrittenAsPythonDoes) {
+  for (const auto& [stated, plain] : {std::pair("/a/b/", "/a/b"),
+                                      {"/a//b/./c", "/a/b/c"},
+                                      {"a/", "a"},
+                                      {"./a/../b", "a/../b"},
+                                      {"/", "/"},
+                                      {"//a", "//a"},
+                                      {"///a", "/a"},
+                                      {"", "."},
+                                      {".", "."},
+                                      {"/local nvme", "/local nvme"}}) {
+    const LoadResult loaded = load_with(concat(
+        "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", "
+        "\"nvme_path\": \"",
+        stated, "\"}}"));
+    ASSERT_TRUE(loaded.ok()) << stated;
+    EXPECT_EQ(loaded.config.text("zero_optimization.offload_optimizer.nvme_path"), plain) << stated;
+  }
+  EXPECT_TRUE(
+      mentions(load_with("\"zero_optimization\": {\"offload_param\": {\"nvme_path\": 5}}").errors,
+               "zero_optimization.offload_param.nvme_path", "found 5"));
+}
+
 TEST(LoadConfig, KeepsOptimizerParameters) {
   const LoadResult loaded = load_with(
       "\"optimizer\": {\"type\": \"adamw\", \"params\": {\"lr\": 1e-3, \"betas\": [0.8, 0.9], "

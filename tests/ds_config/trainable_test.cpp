@@ -3,17 +3,25 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/ds_config/settings.h"
 
 namespace zero3d {
 namespace {
 
+/// `members` in a configuration that is fine otherwise, with an optimizer unless they have one, or
+/// are none themselves.
 LoadResult load(const std::string& members, int ranks = 8) {
   LoadOptions options;
   options.ranks = ranks;
-  LoadResult loaded =
-      load_config_text("{\"train_batch_size\": 8, " + members + "}", "file", options);
+  const bool has_optimizer = members.empty() || members.find("\"optimizer\"") != std::string::npos;
+  LoadResult loaded = load_config_text(
+      concat("{\"train_batch_size\": 8, ",
+             has_optimizer ? "" : "\"optimizer\": {\"type\": \"AdamW\"}, ", members, "}"),
+      "file", options);
   EXPECT_TRUE(loaded.ok()) << members << ": " << (loaded.ok() ? "" : loaded.errors[0].message);
   return loaded;
 }
@@ -85,6 +93,116 @@ TEST(Trainable, RefusesWhatTheConstructorsWould) {
         "\"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": 3}"}) {
     EXPECT_FALSE(check_trainable(load(members)).ok()) << members;
   }
+}
+
+TEST(Trainable, RefusesWhatTheEngineWouldRefuse) {
+  const auto adam = [](const char* params) {
+    return concat("\"optimizer\": {\"type\": \"AdamW\", \"params\": {", params, "}}");
+  };
+  const auto schedule = [](const char* type, const char* params) {
+    return concat("\"scheduler\": {\"type\": \"", type, "\", \"params\": {", params, "}}");
+  };
+  const struct {
+    std::string members;
+    const char* path;
+    const char* message;
+  } faults[] = {
+      {adam("\"lr\": -1"), "optimizer.params.lr", "expected at least 0, found -1"},
+      {adam("\"lr\": null"), "optimizer.params.lr", "expected a number, found null"},
+      {adam("\"lr\": 1e300"), "optimizer.params.lr", "expected a number from -3.4"},
+      {adam("\"lr\": \"1e-3\""), "optimizer.params.lr", "expected a number, found"},
+      {adam("\"betas\": [0.9, 1]"), "optimizer.params.betas", "below 1, found 1"},
+      {adam("\"betas\": [0.9]"), "optimizer.params.betas", "a list of two numbers"},
+      {adam("\"eps\": -1e-8"), "optimizer.params.eps", "at least 0"},
+      {adam("\"foreach\": true"), "optimizer.params.foreach", "no such parameter"},
+      {adam("\"torch_adam\": true, \"maximize\": true"), "optimizer.params.maximize",
+       "negate the loss"},
+      {"\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"min_coeff\": 20}}",
+       "optimizer.params.min_coeff", "must not exceed max_coeff"},
+      {"\"optimizer\": {\"type\": \"SGD\", \"params\": {\"nesterov\": true}}",
+       "optimizer.params.nesterov", "requires a momentum"},
+      {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"ns_method\": \"x\"}}",
+       "optimizer.params.ns_method", "gram"},
+      {"", "optimizer", "training needs an optimizer"},
+      {"\"optimizer\": {}", "optimizer.type", "there is no optimizer"},
+      {schedule("WarmupLR", "\"warmup_num_steps\": 0"), "scheduler.params.warmup_num_steps",
+       "at least 1, found 0"},
+      {schedule("WarmupLR", "\"warmup_max_lr\": [1, 2, 3]"), "scheduler.params.warmup_max_lr",
+       "one per parameter group"},
+      {schedule("WarmupLR", "\"warmup_max_lr\": 1e39"), "scheduler.params.warmup_max_lr",
+       "expected a number from"},
+      {schedule("WarmupLR", "\"last_batch_iteration\": -2"),
+       "scheduler.params.last_batch_iteration", "-1 or more"},
+      {schedule("WarmupDecayLR", "\"total_num_steps\": 1e30"), "scheduler.params.total_num_steps",
+       "expected an integer"},
+      {schedule("OneCycle",
+                "\"cycle_min_lr\": 0, \"cycle_max_lr\": 1, \"cycle_first_step_size\": 2147483648"),
+       "scheduler.params.cycle_first_step_size", "expected a number from"},
+      {"\"fp16\": {\"enabled\": true, \"initial_scale_power\": 4294967300}",
+       "fp16.initial_scale_power", "expected a number from"},
+      {"\"fp16\": {\"enabled\": true, \"initial_scale_power\": 2000}", "fp16", "2^2000"},
+      {"\"fp16\": {\"enabled\": true, \"loss_scale\": 1e39}", "fp16.loss_scale",
+       "expected a number from"},
+      {"\"gradient_predivide_factor\": 1e39", "gradient_predivide_factor",
+       "expected a number from"},
+  };
+  for (const auto& fault : faults) {
+    const LoadResult loaded = load(fault.members);
+    const TrainCheck check = check_trainable(loaded);
+    bool found = false;
+    for (const ConfigMessage& entry : check.errors) {
+      if (entry.path != fault.path) continue;
+      EXPECT_NE(entry.message.find(fault.message), std::string::npos) << entry.text();
+      EXPECT_TRUE(std::exchange(found, true) == false) << "twice: " << entry.text();
+      EXPECT_TRUE(entry.position.line > 0 || entry.path.rfind("optimizer", 0) == 0) << entry.text();
+    }
+    EXPECT_TRUE(found) << fault.members;
+  }
+}
+
+TEST(Trainable, WhatPassesIsTakenByTheEngine) {
+  for (const char* members : {"\"gradient_accumulation_steps\": 1", "\"fp16\": {\"enabled\": true}",
+                              "\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.02}}"}) {
+    const LoadResult loaded = load(members);
+    ASSERT_TRUE(check_trainable(loaded).ok()) << members;
+    EXPECT_NO_THROW(train_settings(loaded.config)) << members;
+    EXPECT_TRUE(read_settings(loaded.config).problems.empty()) << members;
+  }
+  EXPECT_THROW(train_settings(load("").config), ConfigError);
+}
+
+TEST(Trainable, WarnsOfWhatTheEngineWarnsOf) {
+  const LoadResult loaded = load(
+      "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 10,\n"
+      " \"warmup_num_steps\": 100,\n \"warmup_type\": \"cosine\"}}, \"optimizer\": {\"type\": "
+      "\"AdamW\", \"params\": {\"adam_w_mode\": false}}");
+  EXPECT_TRUE(check_trainable(loaded).ok());
+  ASSERT_EQ(loaded.train_warnings.size(), 3u);
+  EXPECT_EQ(loaded.train_warnings[0].path, "scheduler.params.total_num_steps");
+  EXPECT_EQ(loaded.train_warnings[1].path, "scheduler.params.warmup_type");
+  EXPECT_EQ(loaded.train_warnings[1].position.line, 3);
+  EXPECT_EQ(loaded.train_warnings[2].path, "optimizer.params.adam_w_mode");
+}
+
+TEST(Trainable, TheScheduleIsTriedWithoutAnOptimizerToo) {
+  const LoadResult loaded = load(
+      "\"optimizer\": {\"type\": \"sgd\"}, \"scheduler\": {\"type\": \"WarmupLR\", "
+      "\"params\": {\"warmup_type\": \"cosine\"}}");
+  EXPECT_EQ(loaded.train_warnings.size(), 1u);
+}
+
+TEST(Trainable, WhyAValueHasNoEffect) {
+  const Config config =
+      load("\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}")
+          .config;
+  const auto why = [&](const char* path) { return why_without_effect(config, path); };
+  EXPECT_EQ(why("zero_optimization.stage3_max_live_parameters"), "only at stage 3");
+  EXPECT_EQ(why("zero_optimization.offload_optimizer.device"), "not implemented yet");
+  EXPECT_EQ(why("zero_optimization.contiguous_gradients"), "nothing to do for it here");
+  EXPECT_EQ(why("fp16.loss_scale"), "fp16 is not enabled");
+  for (const char* path : {"fp16.enabled", "train_batch_size", "optimizer.params.lr",
+                           "zero_optimization.reduce_bucket_size", "no.such.key"})
+    EXPECT_EQ(why(path), "") << path;
 }
 
 TEST(Trainable, MicsWorksWhereTheWarningsSaySo) {

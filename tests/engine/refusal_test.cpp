@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "zero3d/core/text.h"
+#include "zero3d/ds_config/settings.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 #include "zero3d/tests/support/nano_model.h"
 #include "zero3d/tests/support/run_engine.h"
@@ -66,6 +67,27 @@ TEST(Refusal, OfSettingsFilledByHandNamesTheField) {
     expect_refused([&] { run_engine(settings, nano_options(nano_gpt2(true), 1, 1)); },
                    concat("accumulation is ", accumulation));
   }
+}
+
+TEST(Refusal, OfTheMemoryPlanComesBeforeAnyIsTaken) {
+  run_ranks(2, [](Communicator& world) {
+    CpuDeviceOptions device_options;
+    device_options.rank = world.rank();
+    const std::unique_ptr<Device> device = make_cpu_device(device_options);
+    const Mesh mesh(world);
+    const std::unique_ptr<Module> module = build_model(nano_gpt2(true));
+    EngineOptions options;
+    std::int64_t planned = 0;
+    options.approve_memory = [&](const MemoryEstimate& plan) {
+      planned = plan.total();
+      throw_invalid("too much for this machine");
+    };
+    expect_refused(
+        [&] { Engine engine(load_settings(json_of(1), 2), *module, mesh, *device, options); },
+        "too much for this machine");
+    EXPECT_GT(planned, 0);
+    EXPECT_EQ(device->memory().use().peak, 0);
+  });
 }
 
 TEST(Refusal, OfABatchThatDoesNotFitBesideTheGathersIsNoFailure) {

@@ -99,8 +99,8 @@ TEST(TokenFile, ReadsMegatronDocumentsInOrder) {
 template <typename T>
 void expect_megatron_dtype(std::uint8_t code) {
   TemporaryFolder folder;
-  const auto largest =
-      static_cast<std::int32_t>(std::min<std::int64_t>(std::numeric_limits<T>::max(), INT32_MAX));
+  const auto largest = static_cast<std::int32_t>(
+      std::min<std::uint64_t>(std::uint64_t{std::numeric_limits<T>::max()}, INT32_MAX));
   const std::vector<T> data = {static_cast<T>(5), static_cast<T>(largest), static_cast<T>(0)};
   folder.write("s.bin", bytes_of(data));
   folder.write("s.idx", MegatronSet{1, code, {3}, {0}, {0, 1}}.index());
@@ -114,6 +114,10 @@ TEST(TokenFile, ReadsMegatronsDTypes) {
   expect_megatron_dtype<std::int32_t>(4);
   expect_megatron_dtype<std::int64_t>(5);
   expect_megatron_dtype<std::uint16_t>(8);
+  // DeepSpeed's own codes: the size of the .bin tells which is meant.
+  expect_megatron_dtype<std::uint16_t>(6);
+  expect_megatron_dtype<std::uint32_t>(7);
+  expect_megatron_dtype<std::uint64_t>(8);
 }
 
 TEST(TokenFile, FilesFollowOneAnother) {
@@ -155,18 +159,21 @@ TEST(TokenFile, DetectsAsDocumented) {
   };
   EXPECT_EQ(detected("a.u16", "ab"), TokenFormat::u16);
   EXPECT_EQ(detected("a.bin", "ab"), TokenFormat::u16);
+  EXPECT_EQ(detected("a.u32", "abcd"), TokenFormat::u32);
+  EXPECT_EQ(detected("a.bin", "\x93NUMPY"), TokenFormat::npy);
   EXPECT_EQ(detected("a", "plain"), TokenFormat::text);
   EXPECT_EQ(detected("b.txt", std::string(65535, 'x') + "\xc3\xa9"), TokenFormat::text);
   EXPECT_EQ(detected("a.u16", llmc(20240520, 1, std::vector<std::uint16_t>{1})), TokenFormat::llmc);
-  for (const std::string& bytes : {std::string("a\0b", 3), std::string("\x93NUMPY"),
+  for (const std::string& bytes : {std::string("a\0b", 3), std::string("\x93NUMPx"),
                                    std::string("\xff\xfe"), std::string("a\xc3(")}) {
-    const std::string path = folder.write("odd.npy", bytes);
+    const std::string path = folder.write("odd.npz", bytes);
     expect_has(message_of<IoError>([&] { detect_token_format(path); }), "name the format");
   }
   EXPECT_EQ(parse_token_format("llmc"), TokenFormat::llmc);
-  expect_has(message_of<Error>([] { parse_token_format("json"); }), "expected auto, text");
-  for (const TokenFormat format : {TokenFormat::automatic, TokenFormat::text, TokenFormat::u16,
-                                   TokenFormat::llmc, TokenFormat::megatron}) {
+  expect_has(message_of<Error>([] { parse_token_format("json"); }), "expected one of auto, text");
+  for (const TokenFormat format :
+       {TokenFormat::automatic, TokenFormat::text, TokenFormat::u16, TokenFormat::u32,
+        TokenFormat::npy, TokenFormat::llmc, TokenFormat::megatron}) {
     EXPECT_EQ(parse_token_format(name_of(format)), format);
   }
 }
@@ -216,8 +223,13 @@ TEST(TokenFile, RefusesDamagedMegatronSets) {
   expect_has(changed([](MegatronSet& s) { s.version = 2; }), "found 2");
   expect_has(changed([](MegatronSet& s) { s.code = 0; }), "code 0");
   expect_has(changed([](MegatronSet& s) { s.code = 9; }), "code 9");
-  expect_has(changed([](MegatronSet& s) { s.code = 7; }), "is a float");
-  expect_has(changed([](MegatronSet& s) { s.lengths[1] = 3; }), "s.bin: sequence 1");
+  expect_has(
+      changed([](MegatronSet& s) { s.code = 7; }),
+      "3 tokens of dtype code 7 take the bytes 12 as uint32 (DeepSpeed), and the .bin has 6");
+  expect_has(
+      changed([](MegatronSet& s) { s.lengths[1] = 3; }),
+      "take the bytes 8 as uint16 (Megatron) or 32 as uint64 (DeepSpeed), and the .bin has 6");
+  expect_has(changed([](MegatronSet& s) { s.lengths[1] = 1; }), "the .bin has 6");
   expect_has(changed([](MegatronSet& s) { s.lengths[0] = -1; }), "length -1");
   expect_has(changed([](MegatronSet& s) { s.pointers[1] = 7; }), "s.bin: sequence 1");
   expect_has(changed([](MegatronSet& s) { s.pointers[1] = -2; }), "pointer -2");
@@ -231,6 +243,13 @@ TEST(TokenFile, RefusesDamagedMegatronSets) {
   expect_has(refused("MMIDIDXx" + good.index().substr(8)), "start with MMIDIDX");
   std::filesystem::remove(folder.file("s.bin"));
   expect_has(refused(good.index()), "s.bin: cannot open");
+}
+
+TEST(TokenFile, RefusesAMegatronSetOfFloats) {
+  TemporaryFolder folder;
+  folder.write("s.bin", bytes_of(std::vector<double>{1, 2, 3}));
+  folder.write("s.idx", MegatronSet{1, 6, {3}, {0}, {0, 1}}.index());
+  expect_has(message_of<IoError>([&] { TokenFile file(folder.file("s")); }), "float64");
 }
 
 TEST(TokenFile, NamesTokensThatAreNone) {

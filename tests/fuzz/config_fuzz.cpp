@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/formats/hjson.h"
 
@@ -57,7 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const LoadResult loaded = load_config_text(text, "fuzz", options);
   for (const auto& entry : loaded.errors) require(!entry.message.empty());
   if (!loaded.ok()) return 0;
-  (void)check_trainable(loaded);
+  if (check_trainable(loaded, {.allow_unsupported = true}).ok())
+    (void)train_settings(loaded.config);  // has no objections left
   LoadOptions again;
   again.ranks = options.ranks;
   const LoadResult second = load_config_text(loadable_json(loaded.config).dump(), "again", again);

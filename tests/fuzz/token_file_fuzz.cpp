@@ -39,7 +39,7 @@ void read_all(const TokenFile& file) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const test::TemporaryFolder folder;
   if (size < 3) return 0;
-  const auto format = static_cast<TokenFormat>(data[0] % 5);
+  const auto format = static_cast<TokenFormat>(data[0] % 7);
   const std::string_view rest(reinterpret_cast<const char*>(data) + 3, size - 3);
   try {
     if (format == TokenFormat::megatron) {

@@ -139,13 +139,26 @@ TEST(Schedule, OneCycleLeavesBetasAloneWhenTold) {
   EXPECT_EQ(settings("OneCycle", params, 1)[0].beta2, 0.999);
   params["cycle_momentum"] = true;
   std::vector<GroupSettings> groups(1);
-  int warnings = 0;
-  set_log_sink([&](LogLevel level, std::string_view) { warnings += level == LogLevel::warning; });
   const auto schedule = make_schedule("OneCycle", params, groups, false);
-  set_log_sink({});
-  EXPECT_EQ(warnings, 1);
+  ASSERT_EQ(schedule->warnings().size(), 1u);
+  EXPECT_NE(schedule->warnings()[0].find("scheduler.params.cycle_momentum: "), std::string::npos);
   schedule->apply(3, groups);
   EXPECT_EQ(groups[0].beta1, 0.9);
+}
+
+TEST(Schedule, SaysWhatIsNotAsItSeems) {
+  std::vector<GroupSettings> groups(1);
+  const auto warnings = [&](const ParameterMap& params) {
+    return make_schedule("WarmupDecayLR", params, groups)->warnings();
+  };
+  EXPECT_TRUE(warnings({{"total_num_steps", Integer{2000}}}).empty());
+  const auto early = warnings({{"total_num_steps", Integer{10}}});
+  ASSERT_EQ(early.size(), 1u);
+  EXPECT_NE(early[0].find("10 is below the 1000 updates of warm-up"), std::string::npos);
+  const auto kind =
+      warnings({{"total_num_steps", Integer{2000}}, {"warmup_type", std::string("cosine")}});
+  ASSERT_EQ(kind.size(), 1u);
+  EXPECT_NE(kind[0].find("\"cosine\" is neither"), std::string::npos);
 }
 
 TEST(Schedule, PlainOnesFollowTheHuggingFaceFormulas) {

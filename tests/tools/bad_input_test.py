@@ -248,6 +248,30 @@ class Options(Refusal):
         config = self.config(fp16={"enabled": True, "loss_scale": 1e30})
         self.refuse_everywhere("3 steps in a row", "--max-skipped-steps", config=config, steps=9, max_skipped_steps=3)
 
+    def test_a_run_whose_last_steps_were_all_skipped(self):
+        config = self.config(fp16={"enabled": True, "loss_scale": 1e30})
+        for launch in ({}, {"ranks": 2}, {"launcher": [*options.mpiexec.split(), "2"]} if options.mpiexec else {}):
+            launcher = launch.pop("launcher", ())
+            trace, metrics = self.folder / "trace.json", self.folder / "metrics.jsonl"
+            arguments = self.train_arguments(config=config, steps=3, trace=trace, metrics=metrics, **launch)
+            result = self.refuse("the last 3 of 3 steps were all skipped", "after step 0", arguments=arguments, launcher=launcher)
+            self.assertIn("3/3  loss", result.stdout)
+            self.assertEqual([record["skipped"] for record in support.read_lines(metrics)], [True] * 3)
+            self.assertIn("traceEvents", json.loads(trace.read_text()))
+            trace.unlink()
+        # A loss scale that finds its way down is no failure, nor are skipped steps before others.
+        falling = self.config(fp16={"enabled": True, "initial_scale_power": 32, "hysteresis": 1})
+        self.assertIn("skipped", self.train(config=falling, steps=40).stdout)
+
+    def test_a_plan_that_the_machine_cannot_hold(self):
+        data = self.folder / "sparse.u16"
+        with open(data, "wb") as file:
+            file.truncate(2 ** 33)
+        config = self.config(train_micro_batch_size_per_gpu=2 ** 31)
+        result = self.refuse("TiB for each rank", "activations", "MemAvailable", "train_micro_batch_size_per_gpu",
+                             config=config, data=data, seq_len=1)
+        self.assertNotIn("step 1", result.stdout)
+
     def test_a_pattern_that_finds_nothing(self):
         self.refuse("--freeze", "nosuchname", freeze="nosuchname")
         self.refuse("--no-decay", "nosuchname", no_decay="nosuchname")
@@ -296,6 +320,32 @@ class Options(Refusal):
 
     def test_text_from_a_model_without_bytes(self):
         self.refuse("--generate", "61", model="gpt2-odd", data=RUNS / "tokens-61.u16", generate="a")
+
+
+class Launchers(Refusal):
+    """Several processes of which each would train alone."""
+
+    def solo(self, *parts, **variables):
+        self.refuse(*parts, "MPI's world has 1 rank", "mpirun -n", launcher=["env", *(f"{k}={v}" for k, v in variables.items())])
+
+    def test_processes_that_no_mpi_joins(self):
+        self.solo("torchrun started 4 processes", RANK=1, LOCAL_RANK=1, WORLD_SIZE=4)
+        self.solo("srun started 2 processes", SLURM_STEP_NUM_TASKS=2, SLURM_PROCID=0)
+        self.solo("at least 2 processes (PMIX_RANK=1)", PMIX_RANK=1)
+        self.succeed(self.train_arguments(), launcher=["env", "SLURM_NTASKS=4", "SLURM_PROCID=0", "WORLD_SIZE=4"])
+
+    def test_processes_of_another_mpi(self):
+        if options.mpiexec:
+            self.solo("mpiexec started 4 processes (PMI_SIZE=4)", PMI_RANK=0, PMI_SIZE=4)
+
+    def test_ranks_that_are_not_those_of_the_launcher(self):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        launcher = [*options.mpiexec.split(), "2"]
+        result = self.refuse("--ranks 3", "2 processes", "mpirun -n 3", launcher=launcher, ranks=3)
+        self.assertNotIn("step 1", result.stdout)
+        self.refuse("--ranks 1", "2 processes", launcher=launcher, ranks=1)
+        self.succeed(self.train_arguments(ranks=2), launcher=launcher)
 
 
 class Agreement(Refusal):

@@ -39,7 +39,9 @@ class Metrics(CommandTest):
 
     def test_numbers_that_are_not_finite_are_null(self):
         config = self.config(fp16={"enabled": True, "initial_scale_power": 32, "hysteresis": 1})
-        record = self.metrics(config=config, steps=1)[0]
+        path = self.folder / "metrics.jsonl"
+        self.run_command(self.train_arguments(config=config, steps=1, metrics=path))
+        record = read_lines(path)[0]
         self.assertTrue(record["skipped"])
         self.assertIsNone(record["grad_norm"])
         self.assertEqual(record["loss_scale"], 2.0 ** 32)

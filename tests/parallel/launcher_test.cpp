@@ -1,0 +1,74 @@
+// What launchers' environments promise, and when a world of one rank breaks it.
+#include "zero3d/parallel/comm/launcher.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+namespace zero3d {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+/// The environment of a launcher alone; what was there comes back.
+class Launched {
+ public:
+  explicit Launched(const Environment& environment) {
+    for (const char* name : kNames) {
+      if (const char* value = std::getenv(name)) before_.emplace(name, value);
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Launched() {
+    for (const char* name : kNames) unsetenv(name);
+    for (const auto& [name, value] : before_) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",     "PMIX_RANK",
+                                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "RANK",
+                                           "LOCAL_RANK",           "WORLD_SIZE"};
+  Environment before_;
+};
+
+std::string refusal(const Environment& environment, int ranks = 1) {
+  const Launched launched(environment);
+  return broken_promise(launch_promise(), ranks);
+}
+
+TEST(Launcher, SoloRunsOfALauncherAreRefused) {
+  const struct {
+    Environment environment;
+    const char* told;
+  } launches[] = {
+      {{{"OMPI_COMM_WORLD_SIZE", "4"}}, "mpirun started 4 processes (OMPI_COMM_WORLD_SIZE=4)"},
+      {{{"PMI_SIZE", "3"}}, "mpiexec started 3 processes (PMI_SIZE=3)"},
+      {{{"SLURM_STEP_NUM_TASKS", "8"}}, "srun started 8 processes (SLURM_STEP_NUM_TASKS=8)"},
+      {{{"PMIX_RANK", "2"}}, "started at least 3 processes (PMIX_RANK=2)"},
+      {{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "2"}}, "torchrun started 2 processes"}};
+  for (const auto& launch : launches) {
+    const std::string message = refusal(launch.environment);
+    EXPECT_NE(message.find(launch.told), std::string::npos) << launch.told << ": " << message;
+    EXPECT_NE(message.find("MPI's world has 1 rank"), std::string::npos);
+    EXPECT_NE(message.find("mpirun -n"), std::string::npos);
+    EXPECT_EQ(refusal(launch.environment, 4), "") << launch.told;
+  }
+}
+
+TEST(Launcher, WhatPromisesNothing) {
+  for (const Environment& environment :
+       {Environment{}, Environment{{"PMI_SIZE", "1"}}, Environment{{"PMIX_RANK", "0"}},
+        Environment{{"SLURM_NTASKS", "8"}}, Environment{{"SLURM_STEP_NUM_TASKS", "1"}},
+        Environment{{"WORLD_SIZE", "8"}}, Environment{{"RANK", "3"}, {"WORLD_SIZE", "8"}},
+        Environment{{"PMI_SIZE", "many"}}, Environment{{"PMI_SIZE", "-2"}},
+        Environment{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "1"}},
+        // mpirun -n 1 within a step of several tasks.
+        Environment{{"OMPI_COMM_WORLD_SIZE", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}})
+    EXPECT_EQ(refusal(environment), "");
+}
+
+}  // namespace
+}  // namespace zero3d

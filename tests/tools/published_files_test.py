@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Model folders, token files and configurations as people publish them, and damaged as they arrive, each with its verdict: it trains,
+or is refused in one message that says the words given here. All are made from a small recorded model and a few numbers.
+Usage: published_files_test.py --zero3d BINARY [TEST...]"""
+import gzip
+import json
+import shutil
+import struct
+import unittest
+
+import support
+from support import MODELS, CommandTest, read_safetensors
+
+MODEL = MODELS / "llama-tiny"  # a vocabulary of 257
+TRAINS = object()  # the verdict of what is taken
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 548105171\n"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+# Model folders: the changes of each to the recorded one, file by file (None: it is not there).
+
+def pack(header, data, length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def unpack(raw):
+    size = struct.unpack("<Q", raw[:8])[0]
+    entries = json.loads(raw[8:8 + size])
+    entries.pop("__metadata__", None)
+    return entries, raw[8 + size:]
+
+
+def header(change):
+    """The weights with another header: `change` gets it as a dict, and may return another one."""
+    def changed(raw):
+        entries, data = unpack(raw)
+        return pack(change(entries) or entries, data)
+    return changed
+
+
+def entry(change, name="model.norm.weight"):
+    return header(lambda entries: change(entries[name]))
+
+
+def renamed(rename):
+    return header(lambda entries: {rename(name): value for name, value in entries.items()})
+
+
+def sharded(where, name="model-00001-of-00001.safetensors", index=None):
+    """All weights in one shard; the index says that they lie at `where`."""
+    def files(raw):
+        names = list(unpack(raw)[0])
+        named = index(names) if index else {"metadata": {"total_size": 1}, "weight_map": {n: where for n in names}}
+        return {WEIGHTS: None, name: raw, INDEX: json.dumps(named).encode()}
+    return files
+
+
+def with_file(name, data):
+    return lambda raw: {WEIGHTS: None, name: data}
+
+
+FOLDERS = [
+    ("as it was saved", lambda raw: {}, TRAINS),
+    ("metadata of PyTorch", lambda raw: {WEIGHTS: header(lambda e: {**e, "__metadata__": {"format": "pt"}})(raw)}, TRAINS),
+    ("metadata that is null", lambda raw: {WEIGHTS: header(lambda e: {**e, "__metadata__": None})(raw)}, TRAINS),
+    ("metadata that is no text", lambda raw: {WEIGHTS: header(lambda e: {**e, "__metadata__": {"step": 3}})(raw)}, "__metadata__"),
+    ("a header padded with blanks", lambda raw: {WEIGHTS: pack(json.dumps(unpack(raw)[0]).encode() + b" " * 24, unpack(raw)[1])}, TRAINS),
+    ("names without the base model's prefix", lambda raw: {WEIGHTS: renamed(lambda n: n.removeprefix("model."))(raw)}, TRAINS),
+    ("names wrapped by DistributedDataParallel", lambda raw: {WEIGHTS: renamed(lambda n: "module." + n)(raw)}, "module."),
+    ("names wrapped by torch.compile", lambda raw: {WEIGHTS: renamed(lambda n: "_orig_mod." + n)(raw)}, "_orig_mod."),
+    ("a name of another architecture", lambda raw: {WEIGHTS: renamed(lambda n: n.replace("q_proj", "query"))(raw)}, "q_proj"),
+    ("one shard and its index", sharded("model-00001-of-00001.safetensors"), TRAINS),
+    ("./ before the name of a shard", sharded("./model-00001-of-00001.safetensors"), TRAINS),
+    ("a shard in another folder", sharded("../model-00001-of-00001.safetensors"), "../model-00001"),
+    ("a shard by its absolute path", sharded("/tmp/model-00001-of-00001.safetensors"), "/tmp/model-00001"),
+    ("a shard that is not there", sharded("model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors"),
+    ("an index without weight_map", sharded("", index=lambda names: {"metadata": {}}), "weight_map"),
+    ("an index that is a list", sharded("", index=lambda names: names), INDEX),
+    ("an index whose weight_map holds numbers", sharded("", index=lambda names: {"weight_map": {n: 1 for n in names}}), "weight_map"),
+    ("an index that leaves a tensor out", sharded("", index=lambda names: {"weight_map": {n: "model-00001-of-00001.safetensors" for n in names[1:]}}), TRAINS),
+    ("an index with a tensor that no shard has", sharded("", index=lambda names: {"weight_map": dict.fromkeys([*names, "lost"], "model-00001-of-00001.safetensors")}), "lost"),
+    ("an index that was not fetched", lambda raw: {WEIGHTS: None, INDEX: LFS}, INDEX),
+    ("weights that were not fetched", lambda raw: {WEIGHTS: LFS}, "git-lfs"),
+    ("a config that was not fetched", lambda raw: {"config.json": LFS}, "config.json"),
+    ("a page of an error instead of weights", lambda raw: {WEIGHTS: b"<!DOCTYPE html><html>Entry not found</html>"}, "no safetensors file"),
+    ("a page of an error instead of a config", lambda raw: {"config.json": b"Entry not found"}, "config.json"),
+    ("an adapter of LoRA", lambda raw: {WEIGHTS: None, "config.json": None, "adapter_config.json": b"{}", "adapter_model.safetensors": raw}, "config.json"),
+    ("weights of PyTorch", with_file("pytorch_model.bin", b"PK\x03\x04"), "save_pretrained"),
+    ("weights under another name", with_file("weights.safetensors", b""), WEIGHTS),
+    ("an empty file", lambda raw: {WEIGHTS: b""}, "0 bytes in all"),
+    ("a header's size alone", lambda raw: {WEIGHTS: raw[:8]}, "truncated"),
+    ("cut off within the header", lambda raw: {WEIGHTS: raw[:100]}, "truncated"),
+    ("cut off within the data", lambda raw: {WEIGHTS: raw[:-1]}, "truncated"),
+    ("bytes after the data", lambda raw: {WEIGHTS: raw + b"\0"}, "bytes of data"),
+    ("a header that claims 2^63 bytes", lambda raw: {WEIGHTS: pack(b"{}", b"", 2 ** 63)}, "format allows"),
+    ("a header that is no JSON", lambda raw: {WEIGHTS: pack(b"{'a': 1}", b"")}, "header"),
+    ("a header that is a list", lambda raw: {WEIGHTS: pack(b"[]", b"")}, "no JSON object"),
+    ("a header nested without end", lambda raw: {WEIGHTS: pack(b'{"a":' * 10 ** 6, b"")}, "header"),
+    ("a tensor listed twice", lambda raw: {WEIGHTS: pack(json.dumps(unpack(raw)[0])[:-1].encode() + b"," + json.dumps({"model.norm.weight": unpack(raw)[0]["model.norm.weight"]})[1:].encode(), unpack(raw)[1])}, "twice"),
+    ("a tensor without a shape", lambda raw: {WEIGHTS: entry(lambda e: e.pop("shape") and None)(raw)}, "model.norm.weight"),
+    ("a tensor of an unknown dtype", lambda raw: {WEIGHTS: entry(lambda e: e.update(dtype="F42"))(raw)}, "F42"),
+    ("a tensor of integers", lambda raw: {WEIGHTS: entry(lambda e: e.update(dtype="I32"))(raw)}, "I32"),
+    ("a tensor of 8-bit floats", lambda raw: {WEIGHTS: entry(lambda e: e.update(dtype="F8_E4M3", shape=[4 * e["shape"][0]]))(raw)}, "F8_E4M3"),
+    ("a tensor of another shape", lambda raw: {WEIGHTS: entry(lambda e: e.update(shape=[2, e["shape"][0] // 2]))(raw)}, "[2, 32]"),
+    ("a shape whose product overflows", lambda raw: {WEIGHTS: entry(lambda e: e.update(shape=[2 ** 62, 2 ** 62]))(raw)}, "impossible"),
+    ("a negative extent", lambda raw: {WEIGHTS: entry(lambda e: e.update(shape=[-64]))(raw)}, "model.norm.weight"),
+    ("offsets in the wrong order", lambda raw: {WEIGHTS: entry(lambda e: e["data_offsets"].reverse())(raw)}, "model.norm.weight"),
+    ("offsets beyond the file", lambda raw: {WEIGHTS: entry(lambda e: e.update(data_offsets=[2 ** 40, 2 ** 40 + 256]))(raw)}, "outside"),
+    ("two tensors over the same bytes", lambda raw: {WEIGHTS: header(lambda e: e["model.norm.weight"].update(data_offsets=e["model.layers.0.input_layernorm.weight"]["data_offsets"]))(raw)}, "inside the tensor before it"),
+    ("a tensor left out", lambda raw: {WEIGHTS: header(lambda e: {n: v for n, v in e.items() if n != sorted(e, key=lambda k: e[k]["data_offsets"])[-1]})(raw)}, "the tensors end at byte"),
+    ("a config cut off", lambda raw: {"config.json": b'{"architectures": ["LlamaFor'}, "config.json"),
+    ("a config that is a list", lambda raw: {"config.json": b"[]"}, "config.json"),
+    ("a config that is not there", lambda raw: {"config.json": None}, "config.json"),
+]
+
+
+# Token files: name, contents, options, words.
+
+def shorts(count=400, top=257):
+    return struct.pack(f"<{count}H", *(i * 31 % top for i in range(count)))
+
+
+def ints(letter, count=400, top=257):
+    return struct.pack(f"<{count}{letter}", *(i * 31 % top for i in range(count)))
+
+
+def npy(descr="<u2", shape="(400,)", data=None, order="False"):
+    text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + (shorts() if data is None else data)
+
+
+def megatron(data, code, lengths=(150, 250), size=2, magic=b"MMIDIDX\0\0", version=1):
+    """.bin and .idx"""
+    pointers = [sum(lengths[:i]) * size for i in range(len(lengths))]
+    index = magic + struct.pack("<QBQQ", version, code, len(lengths), len(lengths) + 1)
+    index += struct.pack(f"<{len(lengths)}i{len(lengths)}q{len(lengths) + 1}q", *lengths, *pointers, *range(len(lengths) + 1))
+    return {"data.bin": data, "data.idx": index}
+
+
+def llmc(data, magic=20240520, version=1, count=400):
+    return struct.pack("<256i", magic, version, count, *[0] * 253) + data
+
+
+PROSE = b"It was a bright cold day in April, and the clocks were striking thirteen.\n" * 20
+TOKENS = [
+    ("uint16 of nanoGPT", "data.bin", shorts(), "auto", TRAINS),
+    ("uint32 named for what it is", "data.u32", ints("I"), "auto", TRAINS),
+    ("uint32 by the option", "data.bin", ints("I"), "u32", TRAINS),
+    ("uint32 as .bin", "data.bin", ints("I"), "auto", "--data-format u32"),
+    ("uint32 as uint16", "data.bin", ints("I"), "u16", "--data-format u32"),
+    ("int64 as .bin", "data.bin", ints("q"), "auto", "--data-format npy"),
+    ("uint16 as uint32", "data.bin", ints("H", 4000, 60000), "u32", "--data-format u16"),
+    ("an odd number of bytes", "data.bin", shorts() + b"\0", "auto", "801 bytes"),
+    ("a pointer of git-lfs", "data.bin", LFS, "auto", "git lfs pull"),
+    ("a pointer of git-lfs as text", "data.txt", LFS, "text", "git lfs pull"),
+    ("gzip", "data.bin", gzip.compress(shorts()), "auto", "gunzip"),
+    ("gzip as text", "data.txt.gz", gzip.compress(PROSE), "auto", "gunzip"),
+    ("prose as .bin", "data.bin", PROSE, "auto", "--data-format text"),
+    ("prose as text", "data.txt", PROSE, "auto", TRAINS),
+    ("JSON lines as .bin", "data.bin", b'{"text": "It was a bright cold day"}\n' * 20, "auto", "JSON lines"),
+    ("Parquet", "train.parquet", b"PAR1\x15\4" + shorts(), "auto", "Parquet"),
+    ("a zip of NumPy", "train.npz", b"PK\3\4" + shorts(), "auto", "numpy.save"),
+    ("NumPy, uint16", "data.npy", npy(), "auto", TRAINS),
+    ("NumPy as .bin", "data.bin", npy(), "auto", TRAINS),
+    ("NumPy, int64", "data.npy", npy("<i8", data=ints("q")), "npy", TRAINS),
+    ("NumPy as uint16", "data.npy", npy(), "u16", "--data-format npy"),
+    ("NumPy, floats", "data.npy", npy("<f4", data=ints("f")), "auto", "<f4"),
+    ("NumPy, big-endian", "data.npy", npy(">u2"), "auto", "little-endian"),
+    ("NumPy, two dimensions", "data.npy", npy(shape="(20, 20)"), "auto", "one dimension"),
+    ("NumPy, objects", "data.npy", npy("|O"), "auto", "|O"),
+    ("NumPy, cut off", "data.npy", npy()[:-2], "auto", "cut off"),
+    ("NumPy, a header without end", "data.npy", npy()[:60], "auto", "header"),
+    ("llm.c, uint16", "data.bin", llmc(shorts()), "auto", TRAINS),
+    ("llm.c, uint32", "data.bin", llmc(ints("I"), 20240801, 7), "auto", TRAINS),
+    ("llm.c of another version", "data.bin", llmc(shorts(), version=2), "auto", "version 1"),
+    ("llm.c, cut off", "data.bin", llmc(shorts())[:-2], "auto", "promises 400 tokens"),
+    ("Megatron, uint16", "data", megatron(shorts(), 8), "auto", TRAINS),
+    ("Megatron, int32", "data", megatron(ints("i"), 4, size=4), "auto", TRAINS),
+    ("DeepSpeed, uint16", "data", megatron(shorts(), 6), "auto", TRAINS),
+    ("DeepSpeed, uint32", "data", megatron(ints("I"), 7, size=4), "auto", TRAINS),
+    ("DeepSpeed, uint64", "data", megatron(ints("Q"), 8, size=8), "auto", TRAINS),
+    ("Megatron, data cut off", "data", megatron(shorts()[:-2], 8), "auto", "the bytes 800 as uint16 (Megatron)"),
+    ("Megatron, data of another index", "data", megatron(shorts() * 2, 8), "auto", "the .bin has 1600"),
+    ("Megatron, floats", "data", megatron(ints("d"), 6, size=8), "auto", "float64"),
+    ("Megatron, an unknown dtype", "data", megatron(shorts(), 11), "auto", "dtype code 11"),
+    ("Megatron, no index of it", "data", megatron(shorts(), 8, magic=b"TNTIDX\0\0\0"), "auto", "MMIDIDX"),
+    ("Megatron, of another version", "data", megatron(shorts(), 8, version=2), "auto", "version 1"),
+    ("Megatron, no data beside the index", "data.idx", {"data.idx": megatron(shorts(), 8)["data.idx"]}, "auto", "data.bin"),
+]
+
+# Configurations: the text of a file, words.
+OPTIMIZER = b'"optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}'
+CONFIGS = [
+    ("plain", b'{"train_batch_size": 2, ' + OPTIMIZER + b"}", TRAINS),
+    ("with a mark of byte order", b'\xef\xbb\xbf{"train_batch_size": 2, ' + OPTIMIZER + b"}", TRAINS),
+    ("with comments and a comma at the end", b'{\n// batch\n"train_batch_size": 2, /* rate */ ' + OPTIMIZER + b",\n}", TRAINS),
+    ("a template that was not filled in", b'{"train_batch_size": {{ batch }}, ' + OPTIMIZER + b"}", "brace"),
+    ("a placeholder of a shell", b'{"train_batch_size": $BATCH\n, ' + OPTIMIZER + b"}", "$BATCH"),
+    ("UTF-16", '{"train_batch_size": 2}'.encode("utf-16"), "ds.json"),
+    ("a pointer of git-lfs", LFS, "ds.json"),
+    ("nothing", b"", "ds.json"),
+    ("a key twice", b'{"train_batch_size": 2, "train_batch_size": 4, ' + OPTIMIZER + b"}", "stands twice"),
+    ("nested without end", b'{"a":' * 10 ** 5, "ds.json"),
+    ("no optimizer", b'{"train_batch_size": 2}', "training needs an optimizer"),
+    ("a rate in quotes", b'{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}', "optimizer.params.lr"),
+    ("a rate below zero", b'{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": -1e-3}}}', "at least 0"),
+    ("of the Hugging Face Trainer", b'{"train_batch_size": "auto", ' + OPTIMIZER + b"}", "--micro-batch"),
+    ("of an older DeepSpeed", b'{"train_batch_size": 2, "amp": {"enabled": true}, ' + OPTIMIZER + b"}", "removed \"amp\""),
+]
+
+
+class PublishedFiles(CommandTest):
+    def judge(self, verdict, **keywords):
+        keywords.setdefault("config", self.config("small.json", train_micro_batch_size_per_gpu=1))
+        result = self.run_command(self.train_arguments(steps=1, **keywords))
+        if verdict is TRAINS:
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("step 1/1", result.stdout)
+            return
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("zero3d: "), 1, result.stderr)
+        self.assertIn(verdict, result.stderr)
+        self.assertLess(len(result.stderr), 4000)
+        self.assertNotIn("step 1/1", result.stdout)
+
+    def test_the_table_is_long_enough(self):
+        self.assertGreaterEqual(len(FOLDERS) + len(TOKENS) + len(CONFIGS), 100)
+        for table in (FOLDERS, TOKENS, CONFIGS):
+            names = [row[0] for row in table]
+            self.assertEqual(len(names), len(set(names)))
+
+    def test_model_folders(self):
+        raw = (MODEL / WEIGHTS).read_bytes()
+        for name, changes, verdict in FOLDERS:
+            folder = self.folder / "model"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            files = {"config.json": (MODEL / "config.json").read_bytes(), WEIGHTS: raw, **changes(raw)}
+            for file, contents in files.items():
+                if contents is not None:
+                    (folder / file).write_bytes(contents)
+            with self.subTest(name):
+                self.judge(verdict, model=folder)
+
+    def test_token_files(self):
+        for name, path, contents, data_format, verdict in TOKENS:
+            folder = self.folder / "data"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for file, part in (contents if isinstance(contents, dict) else {path: contents}).items():
+                (folder / file).write_bytes(part)
+            with self.subTest(name):
+                self.judge(verdict, data=folder / path, data_format=data_format)
+
+    def test_configurations(self):
+        path = self.folder / "ds.json"
+        for name, text, verdict in CONFIGS:
+            path.write_bytes(text)
+            with self.subTest(name):
+                self.judge(verdict, config=path)
+
+    def test_the_id_of_a_model_instead_of_a_folder(self):
+        self.judge("meta-llama/Llama-3.2-1B", model="meta-llama/Llama-3.2-1B")
+
+    def test_tokens_of_a_vocabulary_that_two_bytes_do_not_hold(self):
+        folder = self.folder / "shape"
+        folder.mkdir()
+        config = json.loads((MODEL / "config.json").read_text())
+        config.update(vocab_size=65537, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+        (folder / "config.json").write_text(json.dumps(config))
+        short, wide, prose = (self.folder / name for name in ("data.bin", "data.u32", "data.txt"))
+        short.write_bytes(shorts())
+        wide.write_bytes(ints("I", 400, 65537))
+        prose.write_bytes(PROSE)
+        shape = {"model": folder, "from_scratch": True, "data_format": "auto"}
+        self.judge("a vocabulary of 65,537", data=short, **shape)
+        self.judge("--data-format u32", data=short, **shape)
+        self.judge(TRAINS, data=wide, **shape)
+        # Bytes of a text are tokens, but hardly those of such a model.
+        small = self.config("small.json", train_micro_batch_size_per_gpu=1)
+        told = self.train(data=prose, config=small, steps=1, ranks=2, **shape).stderr
+        self.assertEqual(told.count("the bytes of the text are taken as tokens"), 1, told)
+        self.assertNotIn("bytes of the text", self.train(data=prose, config=small, steps=1, data_format="auto").stderr)
+
+
+class Pieces(unittest.TestCase):
+    """What the table is made with."""
+
+    def test_a_header_that_is_written_again_reads_the_same(self):
+        raw = (MODEL / WEIGHTS).read_bytes()
+        self.assertEqual(unpack(header(lambda entries: None)(raw)), unpack(raw))
+        self.assertIn("model.norm.weight", read_safetensors(MODEL / WEIGHTS))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,122 @@
+#include "machine_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
+
+namespace zero3d::tools {
+namespace {
+
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+
+/// The number that a file consists of; "max" is none.
+std::optional<std::int64_t> number_in(const std::string& path) {
+  std::ifstream in(path);
+  std::int64_t value = 0;
+  return in >> value ? std::optional(value) : std::nullopt;
+}
+
+/// Of a file of lines "name number ...", the number behind `name`.
+std::optional<std::int64_t> line_of(const std::string& path, const std::string& name) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string first;
+    std::int64_t value = 0;
+    if (words >> first >> value && first == name) return value;
+  }
+  return std::nullopt;
+}
+
+struct GroupFiles {
+  const char* limit;
+  const char* use;
+  const char* cache;  ///< In memory.stat.
+};
+constexpr GroupFiles kVersion2 = {"/memory.max", "/memory.current", "inactive_file"};
+constexpr GroupFiles kVersion1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                  "total_inactive_file"};
+
+/// What one group leaves, by the files of its folder.
+std::int64_t left_in(const std::string& folder, const GroupFiles& files) {
+  const std::optional<std::int64_t> limit = number_in(folder + files.limit);
+  const std::optional<std::int64_t> use = number_in(folder + files.use);
+  if (!limit || !use) return kUnlimited;
+  const std::int64_t cache = line_of(folder + "/memory.stat", files.cache).value_or(0);
+  return std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *use - cache));
+}
+
+/// The least that the groups from `path` up to the root of `mount` leave.
+std::int64_t left_above(const std::string& mount, std::string path, const GroupFiles& files) {
+  std::int64_t left = left_in(mount, files);
+  while (path.size() > 1) {
+    left = std::min(left, left_in(mount + path, files));
+    path.resize(path.rfind('/'));
+  }
+  return left;
+}
+
+/// Lines of /proc/self/cgroup: "0::/path" of version 2, "4:memory:/path" of version 1.
+std::int64_t left_in_groups(const std::string& root) {
+  std::int64_t left = kUnlimited;
+  std::ifstream in(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string path = line.substr(second + 1);
+    if (path.empty() || path[0] != '/') continue;
+    if (controllers == ",,")
+      left = std::min(left, left_above(root + "/sys/fs/cgroup", path, kVersion2));
+    if (controllers.find(",memory,") != std::string::npos)
+      left = std::min(left, left_above(root + "/sys/fs/cgroup/memory", path, kVersion1));
+  }
+  return left;
+}
+
+}  // namespace
+
+MachineMemory read_machine_memory(const std::string& root) {
+  MachineMemory machine;
+  if (const auto kib = line_of(root + "/proc/meminfo", "MemAvailable:"))
+    machine = {*kib * 1024, "MemAvailable"};
+  const std::int64_t group = left_in_groups(root);
+  if (group < kUnlimited && (machine.available < 0 || group < machine.available))
+    machine = {group, "the limit of its control group"};
+  return machine;
+}
+
+int ranks_of_this_machine(Communicator& world) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string mine = host.data();
+  const std::vector<std::string> all = world.exchange(mine);
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
+
+void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine) {
+  if (machine.available < 0) return;
+  const std::int64_t needed = plan.total() + plan.total(kHostTiers) + kRankOverhead;
+  const std::int64_t share = machine.available / ranks;
+  if (needed <= share) return;
+  throw OutOfMemory(
+      needed, "host",
+      concat(
+          "the plan needs ", format_bytes(needed), " for each rank (",
+          plan.describe({Tier::device, Tier::pinned, Tier::pageable}), "), and this machine has ",
+          format_bytes(machine.available), " left (by ", machine.limited_by, ")",
+          ranks == 1 ? "" : concat(", ", format_bytes(share), " for each of its ", ranks, " ranks"),
+          ": take a smaller train_micro_batch_size_per_gpu or --seq-len, a higher ZeRO stage over "
+          "more ranks, or a machine with more memory"));
+}
+
+}  // namespace zero3d::tools

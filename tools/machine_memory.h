@@ -1,0 +1,31 @@
+// What memory this machine has left for a run, and whether the run's plan fits: told before the
+// first step, where the system would end the process without a word in the middle of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "zero3d/engine/memory_estimate.h"
+#include "zero3d/parallel/comm/communicator.h"
+
+namespace zero3d::tools {
+
+struct MachineMemory {
+  std::int64_t available = -1;  ///< Bytes; negative: the system does not tell.
+  std::string limited_by;       ///< "MemAvailable" or "the limit of its control group".
+};
+/// The smaller of MemAvailable and what the process's control group and those around it leave, the
+/// cache of files that can be dropped left out. `root` stands before /proc and /sys, for tests.
+MachineMemory read_machine_memory(const std::string& root = "");
+
+/// Ranks of `world` that run on this machine. Collective.
+int ranks_of_this_machine(Communicator& world);
+
+/// Throws OutOfMemory, with the numbers and what to change, when `ranks` of this machine with
+/// `plan` each need more than it has.
+void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine);
+
+/// Stacks, kernels' scratch and generated code of a rank, outside its device.
+inline constexpr std::int64_t kRankOverhead = std::int64_t{8} << 20;
+
+}  // namespace zero3d::tools
