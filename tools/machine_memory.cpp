@@ -1,5 +1,7 @@
 #include "machine_memory.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,6 +119,32 @@ void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineM
           ranks == 1 ? "" : concat(", ", format_bytes(share), " for each of its ", ranks, " ranks"),
           ": take a smaller train_micro_batch_size_per_gpu or --seq-len, a higher ZeRO stage over "
           "more ranks, or a machine with more memory"));
+}
+
+void require_address_space(int ranks, int threads) {
+  constexpr std::int64_t kStreams = 6;  // a rank's, each a thread, beside the one that feeds them
+  constexpr std::int64_t kLibraries = std::int64_t{256} << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  std::int64_t pages = 0;
+  std::ifstream statm("/proc/self/statm");
+  if (!(statm >> pages)) return;
+  pthread_attr_t attributes;
+  std::size_t stack = 0;
+  if (pthread_getattr_default_np(&attributes) != 0) return;
+  pthread_attr_getstacksize(&attributes, &stack);
+  pthread_attr_destroy(&attributes);
+  const std::int64_t all_threads = ranks * (kStreams + threads);
+  const std::int64_t needed =
+      pages * sysconf(_SC_PAGESIZE) + kLibraries + all_threads * static_cast<std::int64_t>(stack);
+  if (static_cast<rlim_t>(needed) <= limit.rlim_cur) return;
+  throw OutOfMemory(
+      needed, "address space",
+      concat("the process may have ", format_bytes(static_cast<std::int64_t>(limit.rlim_cur)),
+             " of address space (ulimit -v), and ", ranks, " rank(s) of ", threads,
+             " thread(s) need ", format_bytes(needed), ", of which ", all_threads, " stacks of ",
+             format_bytes(static_cast<std::int64_t>(stack)),
+             ": raise the limit, or use fewer --ranks or --threads or smaller stacks (ulimit -s)"));
 }
 
 }  // namespace zero3d::tools

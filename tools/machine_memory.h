@@ -25,6 +25,11 @@ int ranks_of_this_machine(Communicator& world);
 /// `plan` each need more than it has.
 void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine);
 
+/// Throws OutOfMemory when the process's limit of address space (ulimit -v) has no room for the
+/// stacks of `ranks` ranks of `threads` threads each and for what libraries map beside: refused
+/// either, they end the process without a word.
+void require_address_space(int ranks, int threads);
+
 /// Stacks, kernels' scratch and generated code of a rank, outside its device.
 inline constexpr std::int64_t kRankOverhead = std::int64_t{8} << 20;
 

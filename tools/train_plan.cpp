@@ -14,6 +14,7 @@
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
+#include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
 namespace {
@@ -230,6 +231,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.allowed_cpus = read_allowed_cpus();
   plan.threads =
       request.threads > 0 ? request.threads : std::max(1, plan.allowed_cpus.count() / share.count);
+  require_address_space(launched_by_mpi() ? 1 : ranks, plan.threads);
   if (leads) open_outputs(plan);
   require_descriptors();
   plan.resident_bytes = resident_bytes();

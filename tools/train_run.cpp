@@ -13,6 +13,7 @@
 #include "zero3d/data/sampler.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/formats/problem_list.h"
+#include "zero3d/kernels/loss.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/generate.h"
 #include "zero3d/models/hf_folder.h"
@@ -23,6 +24,15 @@ namespace zero3d::tools {
 namespace {
 
 constexpr std::int64_t kEvalMicroBatches = 16;  // per rank and evaluation
+
+/// Data that does not fill a batch is read over again: no sample counts twice.
+void ignore_repeated(Batch& batch, std::int64_t samples) {
+  const std::int64_t fresh =
+      std::clamp(samples - batch.first_position, std::int64_t{0}, batch.rows);
+  std::fill(batch.targets.begin() + fresh * batch.sequence_length, batch.targets.end(),
+            kernels::kIgnoreTarget);
+}
+
 /// Micro-batches that the host may enqueue before it waits for one: what is enqueued takes memory.
 constexpr std::int64_t kRunAhead = 32;
 
@@ -196,7 +206,8 @@ class RankRun {
         std::clamp(plan_.eval_data->samples() / per_step, std::int64_t{1}, kEvalMicroBatches);
     std::vector<Batch> batches;
     for (std::int64_t i = 0; i < count; ++i) {
-      batches.push_back(sampler.read(0, mesh_.rank(Axis::dp)));
+      Batch& batch = batches.emplace_back(sampler.read(0, mesh_.rank(Axis::dp)));
+      ignore_repeated(batch, plan_.eval_data->samples());
       sampler.advance();
     }
     std::vector<MicroBatch> views;

@@ -189,6 +189,12 @@ class Outputs(Refusal):
         limited = ["bash", "-c", 'ulimit -n 20; exec "$@"', "bash"]
         self.assertNotIn("step 1", self.refuse("ulimit -n", launcher=limited).stdout)
 
+    def test_too_little_address_space(self):
+        for kib, more in ((150_000, {"ranks": 2}), (300_000, {"ranks": 1, "threads": 100}), (400_000, {"ranks": 2, "threads": 1}),
+                          (1_000_000, {"ranks": 2, "threads": 100})):
+            limited = ["bash", "-c", f'ulimit -v {kib}; exec "$@"', "bash"]
+            self.refuse("ulimit -v", launcher=limited, **more)
+
     def test_no_output_takes_the_place_of_an_input_or_another_output(self):
         model = self.folder / "model"
         shutil.copytree(MODELS / "gpt2-tiny", model)

@@ -54,6 +54,19 @@ class Metrics(CommandTest):
         self.assertEqual(json.loads(resolved.read_text())["train_batch_size"], 12)
         self.assertEqual(without_times(first), without_times(self.metrics(config=resolved, ranks=2)))
 
+    def test_evaluation_counts_no_sample_twice(self):
+        tokens = support.RUNS / "tokens-61.u16"
+        short = self.folder / "short.u16"
+        short.write_bytes(tokens.read_bytes()[:2 * (3 * 16 + 1)])  # three samples
+        losses = []
+        for rows in (1, 2, 4):
+            config = self.config(train_micro_batch_size_per_gpu=rows, optimizer={"type": "AdamW", "params": {"lr": 1e-12}})
+            records = self.metrics(config=config, steps=1, eval_data=short)
+            losses.append(records[-1]["loss"])
+        self.assertEqual(records[-1]["kind"], "eval")
+        self.assertAlmostEqual(losses[0], losses[2], places=5)
+        self.assertNotAlmostEqual(losses[0], losses[1], places=3)  # one batch of two: the third is not read
+
     def test_evaluation_lines(self):
         records = self.metrics(steps=5, eval_data=support.RUNS / "tokens-61.u16", eval_interval=2, ranks=2)
         self.assertEqual([(r["kind"], r["step"]) for r in records],
