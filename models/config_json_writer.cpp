@@ -43,6 +43,16 @@ void write_window(const ModelConfig& config, Json& json) {
   if (config.sliding_window > 0) json["max_window_layers"] = first;
 }
 
+/// A token counted from the end of the vocabulary stays as it came.
+void write_padding(const ModelConfig& config, Json& json) {
+  const auto found = json.find("pad_token_id");
+  std::optional<std::int64_t> said;
+  if (found != json.end() && found->is_number_integer()) said = found->get<std::int64_t>();
+  if (said && *said < 0) *said += config.vocab_size;
+  if (said != config.padding_token)
+    json["pad_token_id"] = config.padding_token ? Json(*config.padding_token) : Json();
+}
+
 /// Both spellings: older releases of transformers read rope_theta and rope_scaling, 5.x
 /// rope_parameters.
 void write_rope(const ModelConfig& config, Json& json) {
@@ -76,9 +86,7 @@ void write_llama(const ModelConfig& config, Json& json) {
   if (config.family != Family::mistral && config.family != Family::qwen2)
     json["attention_bias"] = config.qkv_bias;
   write_window(config, json);
-  // A token counted from the end of the vocabulary stays as it came.
-  if (config.padding_token && !json.contains("pad_token_id"))
-    json["pad_token_id"] = *config.padding_token;
+  write_padding(config, json);
   write_rope(config, json);
 }
 

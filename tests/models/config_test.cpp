@@ -278,6 +278,17 @@ TEST(Model, RefusesAConfigThatDoesNotAddUp) {
   EXPECT_THROW(build_model(config), Error);
   config = test::small_llama(4, 3);
   EXPECT_THROW(build_model(config), Error);
+  config = test::small_llama();
+  config.sliding_window = 3;
+  EXPECT_THROW(build_model(config), Error);
+  config.family = Family::mistral;
+  EXPECT_NO_THROW(build_model(config));
+  config.windowed_layers = {true, false};
+  EXPECT_THROW(build_model(config), Error);
+  config.family = Family::qwen3;
+  EXPECT_NO_THROW(build_model(config));
+  config.windowed_layers = {true};
+  EXPECT_THROW(build_model(config), Error);
 }
 
 TEST(Model, TiedHeadNamesTheEmbedding) {

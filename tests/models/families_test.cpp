@@ -167,6 +167,15 @@ TEST(Families, PaddingTokens) {
   EXPECT_EQ(parse(kLlama, R"({"pad_token_id": 0})").padding_token, 0);
   EXPECT_EQ(parse(kLlama, R"({"pad_token_id": -1})").padding_token, 256);
   expect_refused(kLlama, R"({"pad_token_id": 257})", {"pad_token_id", "257"});
+  const auto written = [](const ModelConfig& config) {
+    return json_of(to_config_json(config, DType::f32)).find("pad_token_id")->dump();
+  };
+  ModelConfig config = parse(kLlama, R"({"pad_token_id": -1})");
+  EXPECT_EQ(written(config), "-1");
+  config.padding_token = 4;
+  EXPECT_EQ(written(config), "4");
+  config.padding_token.reset();
+  EXPECT_EQ(written(config), "null");
 }
 
 TEST(Families, RopeScalingsInEverySpelling) {
