@@ -171,7 +171,7 @@ TrainSettings load_settings(std::string_view source, int ranks) {
   options.ranks = ranks;
   const LoadResult loaded = load_config(source, options);
   loaded.require_ok();
-  check_trainable(loaded).require_ok();
+  check_trainable(loaded).require_ok(loaded);
   return train_settings(loaded.config);
 }
 

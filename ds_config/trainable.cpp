@@ -7,10 +7,11 @@
 
 namespace zero3d {
 
-void TrainCheck::require_ok() const {
+void TrainCheck::require_ok(const LoadResult& loaded) const {
   if (ok()) return;
-  std::string message;
-  for (const ConfigMessage& entry : errors) append_item(message, "\n  ", entry.text());
+  std::string message =
+      errors.size() == 1 ? "" : concat(loaded.name, ": ", errors.size(), " errors");
+  for (const ConfigMessage& entry : errors) append_item(message, "\n", loaded.show(entry));
   throw ConfigError("", message);
 }
 

@@ -21,7 +21,8 @@ struct TrainCheck {
   /// "" when there are none.
   std::string not_implemented;
   bool ok() const { return errors.empty(); }
-  void require_ok() const;
+  /// Throws one ConfigError with all errors, as `loaded` shows them.
+  void require_ok(const LoadResult& loaded) const;
 };
 
 TrainCheck check_trainable(const LoadResult& loaded, const TrainOptions& options = {});

@@ -122,38 +122,41 @@ constexpr std::array kOptimizers = {
     KnownType{"RMSprop", kRmsprop, "PyTorch's; exact case.", false, false}};
 
 constexpr std::array kWarmup = {
-    KnownParam{"warmup_min_lr", numbers, "0", "Rate at the start."},
-    KnownParam{"warmup_max_lr", numbers, "the optimizer's lr", "Rate after the warm-up."},
+    KnownParam{"warmup_min_lr", numbers, "0", "Rate at the start.", not_negative},
+    KnownParam{"warmup_max_lr", numbers, "the optimizer's lr", "Rate after the warm-up.",
+               not_negative},
     KnownParam{"warmup_num_steps", integer, "1000", "Steps of the warm-up, > 0.", positive},
     KnownParam{"warmup_type", text, "\"log\"", "log or linear."},
     KnownParam{"last_batch_iteration", integer, "-1", "Where to start."}};
 
 constexpr std::array kWarmupDecay = {
     KnownParam{"total_num_steps", integer, "required", "Steps of the whole run."},
-    KnownParam{"warmup_min_lr", numbers, "0", "Rate at the start and at the end."},
-    KnownParam{"warmup_max_lr", numbers, "0.001", "Rate after the warm-up."},
+    KnownParam{"warmup_min_lr", numbers, "0", "Rate at the start and at the end.", not_negative},
+    KnownParam{"warmup_max_lr", numbers, "0.001", "Rate after the warm-up.", not_negative},
     KnownParam{"warmup_num_steps", integer, "1000", "Steps of the warm-up, > 0.", positive},
     KnownParam{"warmup_type", text, "\"log\"", "log or linear."},
     KnownParam{"last_batch_iteration", integer, "-1", "Where to start."}};
 
 constexpr std::array kWarmupCosine = {
     KnownParam{"total_num_steps", integer, "required", "Steps of the whole run."},
-    KnownParam{"warmup_min_ratio", number, "0", "Of the optimizer's lr, at the start."},
+    KnownParam{"warmup_min_ratio", number, "0", "Of the optimizer's lr, at the start.",
+               not_negative},
     KnownParam{"warmup_num_steps", integer, "1000", "Steps of the warm-up, > 0.", positive},
-    KnownParam{"cos_min_ratio", number, "0.0001", "Of the optimizer's lr, at the end."},
+    KnownParam{"cos_min_ratio", number, "0.0001", "Of the optimizer's lr, at the end.",
+               not_negative},
     KnownParam{"warmup_type", text, "\"log\"", "log or linear."},
     KnownParam{"last_batch_iteration", integer, "-1", "Where to start."}};
 
 constexpr std::array kRangeTest = {
-    KnownParam{"lr_range_test_min_lr", numbers, "1e-3", "Rate at the start."},
+    KnownParam{"lr_range_test_min_lr", numbers, "1e-3", "Rate at the start.", not_negative},
     KnownParam{"lr_range_test_step_size", integer, "2000", "Steps of a stretch, > 0.", positive},
     KnownParam{"lr_range_test_step_rate", number, "1", "Rise over a stretch."},
     KnownParam{"lr_range_test_staircase", flag, "false", "Rise in steps."},
     KnownParam{"last_batch_iteration", integer, "-1", "Where to start."}};
 
 constexpr std::array kOneCycle = {
-    KnownParam{"cycle_min_lr", numbers, "required", "Lowest rate."},
-    KnownParam{"cycle_max_lr", numbers, "required", "Highest rate."},
+    KnownParam{"cycle_min_lr", numbers, "required", "Lowest rate.", not_negative},
+    KnownParam{"cycle_max_lr", numbers, "required", "Highest rate.", not_negative},
     KnownParam{"decay_lr_rate", number, "0", "Decay after the cycle.", not_negative},
     KnownParam{"cycle_first_step_size", integer, "2000", "Steps up, > 0.", positive},
     KnownParam{"cycle_second_step_size", integer, "as the first", "Steps down.", not_negative},
@@ -161,8 +164,8 @@ constexpr std::array kOneCycle = {
     KnownParam{"cycle_second_stair_count", integer, "as the first", "Stairs down."},
     KnownParam{"decay_step_size", integer, "0", "Steps of the decay; 0 is none.", not_negative},
     KnownParam{"cycle_momentum", flag, "true", "Drive beta1 against the rate."},
-    KnownParam{"cycle_min_mom", number, "0.8", "Lowest momentum."},
-    KnownParam{"cycle_max_mom", number, "0.9", "Highest momentum."},
+    KnownParam{"cycle_min_mom", number, "0.8", "Lowest momentum.", fraction},
+    KnownParam{"cycle_max_mom", number, "0.9", "Highest momentum.", fraction},
     KnownParam{"decay_mom_rate", number, "0", "Growth of the momentum after the cycle.",
                not_negative},
     KnownParam{"last_batch_iteration", integer, "-1", "Where to start."}};

@@ -98,7 +98,7 @@ void check_config(const TrainPlan& plan, bool leads) {
     for (const ConfigMessage& warning : plan.loaded.warnings) log_warning(warning.text());
     if (!check.not_implemented.empty()) log_warning(check.not_implemented);
   }
-  check.require_ok();
+  check.require_ok(plan.loaded);
 }
 
 /// Whether both name one file or folder, there already or not. What takes bytes as they come is no

@@ -37,10 +37,11 @@ TEST(Trainable, PlainConfigurationsPassInSilence) {
         "\"zero_optimization\": {\"stage\": 1, \"zero_quantized_weights\": true}",
         "\"zero_optimization\": {\"stage\": 2, \"mics_hierarchical_params_gather\": true}",
         "\"zero_optimization\": {\"stage\": 0, \"zenflow\": {}}"}) {
-    const TrainCheck check = check_trainable(load(members));
+    const LoadResult loaded = load(members);
+    const TrainCheck check = check_trainable(loaded);
     EXPECT_TRUE(check.ok()) << members << check.errors[0].message;
     EXPECT_EQ(check.not_implemented, "") << members;
-    EXPECT_NO_THROW(check.require_ok());
+    EXPECT_NO_THROW(check.require_ok(loaded));
   }
 }
 
@@ -63,10 +64,23 @@ TEST(Trainable, RefusesWhatWouldChangeTheResult) {
     const TrainCheck check = check_trainable(loaded);
     ASSERT_EQ(check.errors.size(), 1u) << members;
     EXPECT_NE(check.errors[0].message.find("--allow-unsupported"), std::string::npos);
-    EXPECT_THROW(check.require_ok(), ConfigError);
+    EXPECT_THROW(check.require_ok(loaded), ConfigError);
     const TrainCheck allowed = check_trainable(loaded, {.allow_unsupported = true});
     EXPECT_TRUE(allowed.ok());
     EXPECT_NE(allowed.not_implemented.find(check.errors[0].path), std::string::npos);
+  }
+}
+
+TEST(Trainable, ErrorsSayWhereTheyStand) {
+  const LoadResult loaded =
+      load("\"optimizer\": {\"type\": \"AdamW\",\n \"params\": {\"lr\": -1, \"eps\": -2}}");
+  try {
+    check_trainable(loaded).require_ok(loaded);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    const std::string message = error.what();
+    for (const char* part : {"file: 2 errors\n", "file:2:19: optimizer.params.lr: ", "file:2:30: "})
+      EXPECT_NE(message.find(part), std::string::npos) << message;
   }
 }
 
@@ -131,6 +145,10 @@ TEST(Trainable, RefusesWhatTheEngineWouldRefuse) {
        "one per parameter group"},
       {schedule("WarmupLR", "\"warmup_max_lr\": 1e39"), "scheduler.params.warmup_max_lr",
        "expected a number from"},
+      {schedule("WarmupLR", "\"warmup_min_lr\": [0, -1]"), "scheduler.params.warmup_min_lr",
+       "at least 0, found -1"},
+      {schedule("OneCycle", "\"cycle_min_lr\": 0, \"cycle_max_lr\": 1, \"cycle_max_mom\": 1"),
+       "scheduler.params.cycle_max_mom", "below 1, found 1"},
       {schedule("WarmupLR", "\"last_batch_iteration\": -2"),
        "scheduler.params.last_batch_iteration", "-1 or more"},
       {schedule("WarmupDecayLR", "\"total_num_steps\": 1e30"), "scheduler.params.total_num_steps",

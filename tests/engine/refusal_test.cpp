@@ -69,27 +69,6 @@ TEST(Refusal, OfSettingsFilledByHandNamesTheField) {
   }
 }
 
-TEST(Refusal, OfTheMemoryPlanComesBeforeAnyIsTaken) {
-  run_ranks(2, [](Communicator& world) {
-    CpuDeviceOptions device_options;
-    device_options.rank = world.rank();
-    const std::unique_ptr<Device> device = make_cpu_device(device_options);
-    const Mesh mesh(world);
-    const std::unique_ptr<Module> module = build_model(nano_gpt2(true));
-    EngineOptions options;
-    std::int64_t planned = 0;
-    options.approve_memory = [&](const MemoryEstimate& plan) {
-      planned = plan.total();
-      throw_invalid("too much for this machine");
-    };
-    expect_refused(
-        [&] { Engine engine(load_settings(json_of(1), 2), *module, mesh, *device, options); },
-        "too much for this machine");
-    EXPECT_GT(planned, 0);
-    EXPECT_EQ(device->memory().use().peak, 0);
-  });
-}
-
 TEST(Refusal, OfABatchThatDoesNotFitBesideTheGathersIsNoFailure) {
   RunOptions options = nano_options(nano_gpt2(true), 2, 1);
   const RunResult free = run_engine(json_of(3), options);
@@ -206,6 +185,27 @@ TEST(Refusal, OfABlocksFaultNamesTheBlockBeforeTheNextOneMeetsIt) {
       });
     }
   }
+}
+
+TEST(Refusal, OfTheMemoryPlanComesBeforeAnyIsTaken) {
+  run_ranks(2, [](Communicator& world) {
+    CpuDeviceOptions device_options;
+    device_options.rank = world.rank();
+    const std::unique_ptr<Device> device = make_cpu_device(device_options);
+    const Mesh mesh(world);
+    const std::unique_ptr<Module> module = build_model(nano_gpt2(true));
+    EngineOptions options;
+    std::int64_t planned = 0;
+    options.approve_memory = [&](const MemoryEstimate& plan) {
+      planned = plan.total();
+      throw_invalid("too much for this machine");
+    };
+    expect_refused(
+        [&] { Engine engine(load_settings(json_of(1), 2), *module, mesh, *device, options); },
+        "too much for this machine");
+    EXPECT_GT(planned, 0);
+    EXPECT_EQ(device->memory().use().peak, 0);
+  });
 }
 
 }  // namespace

@@ -86,8 +86,9 @@ TEST(MachineMemory, IsSharedByTheRanksOfAMachine) {
   } catch (const OutOfMemory& error) {
     EXPECT_EQ(error.bytes(), 100 * kMiB);
     const std::string message = error.what();
-    for (const char* part : {"100.00 MiB for each rank", "activations 92.00 MiB", "for each of its 4 ranks",
-                             "MemAvailable", "train_micro_batch_size_per_gpu"})
+    for (const char* part :
+         {"100.00 MiB for each rank", "activations 92.00 MiB", "for each of its 4 ranks",
+          "MemAvailable", "train_micro_batch_size_per_gpu"})
       EXPECT_NE(message.find(part), std::string::npos) << part << " not in " << message;
   }
   run_ranks(3, [](Communicator& world) { EXPECT_EQ(ranks_of_this_machine(world), 3); });

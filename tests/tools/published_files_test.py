@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Model folders, token files and configurations as people publish them, and damaged as they arrive, each with its verdict: it trains,
-or is refused in one message that says the words given here. All are made from a small recorded model and a few numbers.
+"""Model folders, token files and configurations as people publish them, and damaged as they arrive, each with its verdict: it
+trains, or is refused in one message that says the words given here. All are made from a small recorded model and a few numbers.
 Usage: published_files_test.py --zero3d BINARY [TEST...]"""
 import gzip
 import json
@@ -57,36 +57,71 @@ def sharded(where, name="model-00001-of-00001.safetensors", index=None):
     return files
 
 
+def mapped(index):
+    """One shard, and the index that `index` makes of its tensors' names."""
+    return sharded("", index=index)
+
+
+def weights(change):
+    """The weights' bytes changed."""
+    return lambda raw: {WEIGHTS: change(raw)}
+
+
+def padded(raw):
+    entries, data = unpack(raw)
+    return pack(json.dumps(entries).encode() + b" " * 24, data)
+
+
+def listed_twice(raw, name="model.norm.weight"):
+    entries, data = unpack(raw)
+    return pack(json.dumps(entries)[:-1].encode() + b"," + json.dumps({name: entries[name]})[1:].encode(), data)
+
+
+def without_the_last(entries):
+    last = max(entries, key=lambda name: entries[name]["data_offsets"])
+    return {name: value for name, value in entries.items() if name != last}
+
+
+def over_another(entries):
+    entries["model.norm.weight"].update(data_offsets=entries["model.layers.0.input_layernorm.weight"]["data_offsets"])
+
+
+SHARD = "model-00001-of-00001.safetensors"
+
+
 def with_file(name, data):
     return lambda raw: {WEIGHTS: None, name: data}
 
 
 FOLDERS = [
     ("as it was saved", lambda raw: {}, TRAINS),
-    ("metadata of PyTorch", lambda raw: {WEIGHTS: header(lambda e: {**e, "__metadata__": {"format": "pt"}})(raw)}, TRAINS),
-    ("metadata that is null", lambda raw: {WEIGHTS: header(lambda e: {**e, "__metadata__": None})(raw)}, TRAINS),
-    ("metadata that is no text", lambda raw: {WEIGHTS: header(lambda e: {**e, "__metadata__": {"step": 3}})(raw)}, "__metadata__"),
-    ("a header padded with blanks", lambda raw: {WEIGHTS: pack(json.dumps(unpack(raw)[0]).encode() + b" " * 24, unpack(raw)[1])}, TRAINS),
-    ("names without the base model's prefix", lambda raw: {WEIGHTS: renamed(lambda n: n.removeprefix("model."))(raw)}, TRAINS),
-    ("names wrapped by DistributedDataParallel", lambda raw: {WEIGHTS: renamed(lambda n: "module." + n)(raw)}, "module."),
-    ("names wrapped by torch.compile", lambda raw: {WEIGHTS: renamed(lambda n: "_orig_mod." + n)(raw)}, "_orig_mod."),
-    ("a name of another architecture", lambda raw: {WEIGHTS: renamed(lambda n: n.replace("q_proj", "query"))(raw)}, "q_proj"),
-    ("one shard and its index", sharded("model-00001-of-00001.safetensors"), TRAINS),
-    ("./ before the name of a shard", sharded("./model-00001-of-00001.safetensors"), TRAINS),
+    ("metadata of PyTorch", weights(header(lambda e: {**e, "__metadata__": {"format": "pt"}})), TRAINS),
+    ("metadata that is null", weights(header(lambda e: {**e, "__metadata__": None})), TRAINS),
+    ("metadata that is no text", weights(header(lambda e: {**e, "__metadata__": {"step": 3}})), "__metadata__"),
+    ("a header padded with blanks", weights(padded), TRAINS),
+    ("names without the base model's prefix", weights(renamed(lambda n: n.removeprefix("model."))), TRAINS),
+    ("names wrapped by DistributedDataParallel", weights(renamed(lambda n: "module." + n)), "module."),
+    ("names wrapped by torch.compile", weights(renamed(lambda n: "_orig_mod." + n)), "_orig_mod."),
+    ("a name of another architecture", weights(renamed(lambda n: n.replace("q_proj", "query"))), "q_proj"),
+    ("one shard and its index", sharded(SHARD), TRAINS),
+    ("./ before the name of a shard", sharded("./" + SHARD), TRAINS),
     ("a shard in another folder", sharded("../model-00001-of-00001.safetensors"), "../model-00001"),
     ("a shard by its absolute path", sharded("/tmp/model-00001-of-00001.safetensors"), "/tmp/model-00001"),
     ("a shard that is not there", sharded("model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors"),
-    ("an index without weight_map", sharded("", index=lambda names: {"metadata": {}}), "weight_map"),
-    ("an index that is a list", sharded("", index=lambda names: names), INDEX),
-    ("an index whose weight_map holds numbers", sharded("", index=lambda names: {"weight_map": {n: 1 for n in names}}), "weight_map"),
-    ("an index that leaves a tensor out", sharded("", index=lambda names: {"weight_map": {n: "model-00001-of-00001.safetensors" for n in names[1:]}}), TRAINS),
-    ("an index with a tensor that no shard has", sharded("", index=lambda names: {"weight_map": dict.fromkeys([*names, "lost"], "model-00001-of-00001.safetensors")}), "lost"),
+    ("an index without weight_map", mapped(lambda names: {"metadata": {}}), "weight_map"),
+    ("an index that is a list", mapped(lambda names: names), INDEX),
+    ("an index whose weight_map holds numbers", mapped(lambda names: {"weight_map": {n: 1 for n in names}}), "weight_map"),
+    ("an index that leaves a tensor out", mapped(lambda names: {"weight_map": {n: SHARD for n in names[1:]}}), TRAINS),
+    ("an index with a tensor that no shard has", mapped(lambda names: {"weight_map": dict.fromkeys([*names, "lost"], SHARD)}),
+     "lost"),
     ("an index that was not fetched", lambda raw: {WEIGHTS: None, INDEX: LFS}, INDEX),
     ("weights that were not fetched", lambda raw: {WEIGHTS: LFS}, "git-lfs"),
     ("a config that was not fetched", lambda raw: {"config.json": LFS}, "config.json"),
-    ("a page of an error instead of weights", lambda raw: {WEIGHTS: b"<!DOCTYPE html><html>Entry not found</html>"}, "no safetensors file"),
+    ("a page of an error instead of weights", lambda raw: {WEIGHTS: b"<!DOCTYPE html>Entry not found"}, "no safetensors file"),
     ("a page of an error instead of a config", lambda raw: {"config.json": b"Entry not found"}, "config.json"),
-    ("an adapter of LoRA", lambda raw: {WEIGHTS: None, "config.json": None, "adapter_config.json": b"{}", "adapter_model.safetensors": raw}, "config.json"),
+    ("an adapter of LoRA",
+     lambda raw: {WEIGHTS: None, "config.json": None, "adapter_config.json": b"{}", "adapter_model.safetensors": raw},
+     "config.json"),
     ("weights of PyTorch", with_file("pytorch_model.bin", b"PK\x03\x04"), "save_pretrained"),
     ("weights under another name", with_file("weights.safetensors", b""), WEIGHTS),
     ("an empty file", lambda raw: {WEIGHTS: b""}, "0 bytes in all"),
@@ -98,18 +133,18 @@ FOLDERS = [
     ("a header that is no JSON", lambda raw: {WEIGHTS: pack(b"{'a': 1}", b"")}, "header"),
     ("a header that is a list", lambda raw: {WEIGHTS: pack(b"[]", b"")}, "no JSON object"),
     ("a header nested without end", lambda raw: {WEIGHTS: pack(b'{"a":' * 10 ** 6, b"")}, "header"),
-    ("a tensor listed twice", lambda raw: {WEIGHTS: pack(json.dumps(unpack(raw)[0])[:-1].encode() + b"," + json.dumps({"model.norm.weight": unpack(raw)[0]["model.norm.weight"]})[1:].encode(), unpack(raw)[1])}, "twice"),
-    ("a tensor without a shape", lambda raw: {WEIGHTS: entry(lambda e: e.pop("shape") and None)(raw)}, "model.norm.weight"),
-    ("a tensor of an unknown dtype", lambda raw: {WEIGHTS: entry(lambda e: e.update(dtype="F42"))(raw)}, "F42"),
-    ("a tensor of integers", lambda raw: {WEIGHTS: entry(lambda e: e.update(dtype="I32"))(raw)}, "I32"),
-    ("a tensor of 8-bit floats", lambda raw: {WEIGHTS: entry(lambda e: e.update(dtype="F8_E4M3", shape=[4 * e["shape"][0]]))(raw)}, "F8_E4M3"),
-    ("a tensor of another shape", lambda raw: {WEIGHTS: entry(lambda e: e.update(shape=[2, e["shape"][0] // 2]))(raw)}, "[2, 32]"),
-    ("a shape whose product overflows", lambda raw: {WEIGHTS: entry(lambda e: e.update(shape=[2 ** 62, 2 ** 62]))(raw)}, "impossible"),
-    ("a negative extent", lambda raw: {WEIGHTS: entry(lambda e: e.update(shape=[-64]))(raw)}, "model.norm.weight"),
-    ("offsets in the wrong order", lambda raw: {WEIGHTS: entry(lambda e: e["data_offsets"].reverse())(raw)}, "model.norm.weight"),
-    ("offsets beyond the file", lambda raw: {WEIGHTS: entry(lambda e: e.update(data_offsets=[2 ** 40, 2 ** 40 + 256]))(raw)}, "outside"),
-    ("two tensors over the same bytes", lambda raw: {WEIGHTS: header(lambda e: e["model.norm.weight"].update(data_offsets=e["model.layers.0.input_layernorm.weight"]["data_offsets"]))(raw)}, "inside the tensor before it"),
-    ("a tensor left out", lambda raw: {WEIGHTS: header(lambda e: {n: v for n, v in e.items() if n != sorted(e, key=lambda k: e[k]["data_offsets"])[-1]})(raw)}, "the tensors end at byte"),
+    ("a tensor listed twice", weights(listed_twice), "twice"),
+    ("a tensor without a shape", weights(entry(lambda e: e.pop("shape") and None)), "model.norm.weight"),
+    ("a tensor of an unknown dtype", weights(entry(lambda e: e.update(dtype="F42"))), "F42"),
+    ("a tensor of integers", weights(entry(lambda e: e.update(dtype="I32"))), "I32"),
+    ("a tensor of 8-bit floats", weights(entry(lambda e: e.update(dtype="F8_E4M3", shape=[4 * e["shape"][0]]))), "F8_E4M3"),
+    ("a tensor of another shape", weights(entry(lambda e: e.update(shape=[2, e["shape"][0] // 2]))), "[2, 32]"),
+    ("a shape whose product overflows", weights(entry(lambda e: e.update(shape=[2 ** 62, 2 ** 62]))), "impossible"),
+    ("a negative extent", weights(entry(lambda e: e.update(shape=[-64]))), "model.norm.weight"),
+    ("offsets in the wrong order", weights(entry(lambda e: e["data_offsets"].reverse())), "model.norm.weight"),
+    ("offsets beyond the file", weights(entry(lambda e: e.update(data_offsets=[2 ** 40, 2 ** 40 + 256]))), "outside"),
+    ("two tensors over the same bytes", weights(header(over_another)), "inside the tensor before it"),
+    ("a tensor left out", weights(header(without_the_last)), "the tensors end at byte"),
     ("a config cut off", lambda raw: {"config.json": b'{"architectures": ["LlamaFor'}, "config.json"),
     ("a config that is a list", lambda raw: {"config.json": b"[]"}, "config.json"),
     ("a config that is not there", lambda raw: {"config.json": None}, "config.json"),
@@ -204,7 +239,7 @@ CONFIGS = [
     ("a key twice", b'{"train_batch_size": 2, "train_batch_size": 4, ' + OPTIMIZER + b"}", "stands twice"),
     ("nested without end", b'{"a":' * 10 ** 5, "ds.json"),
     ("no optimizer", b'{"train_batch_size": 2}', "training needs an optimizer"),
-    ("a rate in quotes", b'{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}', "optimizer.params.lr"),
+    ("a rate in quotes", b'{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}', "expected a number"),
     ("a rate below zero", b'{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": -1e-3}}}', "at least 0"),
     ("of the Hugging Face Trainer", b'{"train_batch_size": "auto", ' + OPTIMIZER + b"}", "--micro-batch"),
     ("of an older DeepSpeed", b'{"train_batch_size": 2, "amp": {"enabled": true}, ' + OPTIMIZER + b"}", "removed \"amp\""),
@@ -268,7 +303,8 @@ class PublishedFiles(CommandTest):
         folder = self.folder / "shape"
         folder.mkdir()
         config = json.loads((MODEL / "config.json").read_text())
-        config.update(vocab_size=65537, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+        config.update(vocab_size=65537, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+                      num_key_value_heads=1)
         (folder / "config.json").write_text(json.dumps(config))
         short, wide, prose = (self.folder / name for name in ("data.bin", "data.u32", "data.txt"))
         short.write_bytes(shorts())

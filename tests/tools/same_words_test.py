@@ -63,6 +63,10 @@ ODD = """
 "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 10, "warmup_type": "exp"}}
 "scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_step_size": -5}}
 "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}}
+"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1, "cycle_max_mom": 1.0}}
+"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": -1e-3}}
+"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": [0, -1e-3]}}
+"scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": -1}}
 "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1, "cycle_first_step_size": 2147483648}}
 "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}}, "optimizer": {"type": "RMSprop"}
 "scheduler": {"type": "cosine", "params": {"total_num_steps": 10}}
