@@ -6,6 +6,7 @@
 #include <new>
 #include <system_error>
 
+#include "zero3d/core/printable.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
@@ -34,7 +35,8 @@ IoError::IoError(std::string path, int code, const std::string& message, std::st
       code_(code) {}
 
 std::string describe(const std::exception& error) {
-  if (dynamic_cast<const Error*>(&error) != nullptr) return error.what();
+  constexpr std::size_t kShown = 4000;  // what it quotes from outside may have any size
+  if (dynamic_cast<const Error*>(&error) != nullptr) return printable(error.what(), kShown, true);
   if (const auto* files = dynamic_cast<const std::filesystem::filesystem_error*>(&error))
     return concat(files->path1().string(), ": ", describe_code(files->code()));
   if (const auto* system = dynamic_cast<const std::system_error*>(&error))

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/printable.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
@@ -70,14 +71,16 @@ void set_log_sink(std::function<void(LogLevel, std::string_view)> sink) {
 }
 
 void log(LogLevel level, std::string_view message) {
+  constexpr std::size_t kShown = 2000;  // a message may quote what comes from outside
   State& s = state();
   std::lock_guard lock(s.mutex);
   if (level < s.level) return;
-  if (s.sink) return s.sink(level, message);
+  const std::string text = printable(message, kShown, true);
+  if (s.sink) return s.sink(level, text);
   if (current_rank >= 0) {
-    s.standard->log(to_spdlog(level), "[rank {}] {}", current_rank, message);
+    s.standard->log(to_spdlog(level), "[rank {}] {}", current_rank, text);
   } else {
-    s.standard->log(to_spdlog(level), "{}", message);
+    s.standard->log(to_spdlog(level), "{}", text);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "zero3d/core/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -156,6 +157,8 @@ LineFile::LineFile(std::string path) : path_(std::move(path)) {
   if (!status) created_ = follow_links(path_);
   descriptor_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!descriptor_) throw IoError(path_, errno, "cannot be written");
+  if (::flock(descriptor_.value(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw IoError(path_, errno, "is written by another run now; name another file");
 }
 
 LineFile::~LineFile() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "zero3d/core/printable.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
 
@@ -12,10 +13,14 @@ namespace {
 /// A hostile file must not turn into more messages than bytes.
 constexpr std::size_t kMaxMessages = 200;
 
-void append(std::vector<ConfigMessage>& list, std::string path, std::string message,
+/// Bytes of what a message says of a file: keys and values may have any size.
+constexpr std::size_t kShownPath = 300;
+constexpr std::size_t kShownMessage = 1500;
+
+void append(std::vector<ConfigMessage>& list, const std::string& path, const std::string& message,
             TextPosition position) {
   if (list.size() < kMaxMessages) {
-    list.push_back({std::move(path), std::move(message), position});
+    list.push_back({printable(path, kShownPath), printable(message, kShownMessage), position});
   } else if (list.size() == kMaxMessages) {
     list.push_back({"", "and more of the same; mend these first", {}});
   }
@@ -62,16 +67,17 @@ bool is_falsy(const JsonValue& value) {
   }
 }
 
-void Reader::error(std::string path, std::string message, TextPosition position) {
-  append(result_.errors, std::move(path), std::move(message), position);
+void Reader::error(const std::string& path, const std::string& message, TextPosition position) {
+  append(result_.errors, path, message, position);
 }
 
-void Reader::warning(std::string path, std::string message, TextPosition position) {
-  append(result_.warnings, std::move(path), std::move(message), position);
+void Reader::warning(const std::string& path, const std::string& message, TextPosition position) {
+  append(result_.warnings, path, message, position);
 }
 
-void Reader::train_error(std::string path, std::string message, TextPosition position) {
-  append(result_.train_errors, std::move(path), std::move(message), position);
+void Reader::train_error(const std::string& path, const std::string& message,
+                         TextPosition position) {
+  append(result_.train_errors, path, message, position);
 }
 
 void Reader::record(const std::string& path, const std::string& file_path, TextPosition position) {

@@ -27,10 +27,10 @@ class Reader {
  public:
   explicit Reader(LoadResult& result) : result_(result) {}
 
-  void error(std::string path, std::string message, TextPosition position = {});
-  void warning(std::string path, std::string message, TextPosition position = {});
+  void error(const std::string& path, const std::string& message, TextPosition position = {});
+  void warning(const std::string& path, const std::string& message, TextPosition position = {});
   /// Accepted by the reader, refused at engine start.
-  void train_error(std::string path, std::string message, TextPosition position = {});
+  void train_error(const std::string& path, const std::string& message, TextPosition position = {});
 
   /// Reads the members of `value` over the defaults that `out` holds and reports what does not fit.
   /// `path` is the section's own, "" for the root.

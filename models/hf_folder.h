@@ -64,10 +64,12 @@ class FolderWriter {
   /// carry_model_files() into the new folder, before commit(); what it brings goes before what a
   /// folder that is replaced has.
   std::vector<std::string> carry(const std::string& from);
-  /// Makes the folder durable under its path. Throws Error(kInvalid) when tensors are missing.
+  /// Makes the folder durable under its path; where that is refused (something came there since),
+  /// under "<path>.kept", which the error names. Throws Error(kInvalid) when tensors are missing.
   void commit();
 
  private:
+  void take_place(const std::string& temporary);
   void open_shards_until_incomplete();
 
   std::string path_;

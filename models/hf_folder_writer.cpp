@@ -122,6 +122,18 @@ void replace(const fs::path& fresh, const fs::path& target) {
   fs::rename(old, fresh, code);
 }
 
+/// Under the first free name of "<path>.kept", "<path>.kept2", ...; "" when it cannot be moved.
+std::string keep_aside(const fs::path& complete, const std::string& path) {
+  for (int number = 1; number < 100; ++number) {
+    const std::string name = concat(path, ".kept", number > 1 ? std::to_string(number) : "");
+    std::error_code code;
+    if (fs::exists(fs::symlink_status(name, code))) continue;
+    fs::rename(complete, name, code);
+    return code ? "" : name;
+  }
+  return "";
+}
+
 }  // namespace
 
 FolderWriter::FolderWriter(const std::string& path, const std::string& config_json,
@@ -166,18 +178,13 @@ std::vector<std::string> FolderWriter::carry(const std::string& from) {
   return carry_model_files(from, temporary_->path());
 }
 
-void FolderWriter::commit() {
-  if (writer_ != nullptr) writer_->commit();  // throws: tensors are missing
-  ZERO3D_CHECK(temporary_, "export committed twice");
-  const fs::path temporary(temporary_->path());
-  if (plan_.size() > 1) {
-    write_text_file((temporary / kIndexName).string(), shard_index(tensors_, plan_));
-  }
+/// The export becomes what `path_` names.
+void FolderWriter::take_place(const std::string& temporary) {
   check_target(path_);
   std::error_code code;
   const bool replaces = fs::exists(path_, code);
   if (replaces) keep_other_files(path_, temporary);
-  sync_folder(temporary.string());
+  sync_folder(temporary);
   if (replaces) {
     replace(temporary, path_);
   } else {
@@ -186,6 +193,24 @@ void FolderWriter::commit() {
     temporary_->release();
   }
   sync_folder(fs::path(path_).parent_path().string());
+}
+
+void FolderWriter::commit() {
+  if (writer_ != nullptr) writer_->commit();  // throws: tensors are missing
+  ZERO3D_CHECK(temporary_, "export committed twice");
+  const fs::path temporary(temporary_->path());
+  if (plan_.size() > 1) {
+    write_text_file((temporary / kIndexName).string(), shard_index(tensors_, plan_));
+  }
+  std::error_code code;
+  try {
+    take_place(temporary.string());
+  } catch (const Error& error) {  // what stands there came since the run began: lose neither
+    const std::string kept = keep_aside(temporary, path_);
+    if (kept.empty()) throw;
+    temporary_->release();
+    throw Error(error.kind(), concat(error.what(), "; the complete export is kept as ", kept));
+  }
   code = temporary_->remove();  // the old one, where there was one
   if (code)
     log_warning(concat("the old export is left as ", temporary.string(), ": ", code.message()));

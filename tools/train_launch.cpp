@@ -22,8 +22,8 @@
 namespace zero3d::tools {
 namespace {
 
-/// How long ranks wait for each other once one of them has failed.
-constexpr std::chrono::milliseconds kFarewell{10'000};
+/// How long ranks wait for each other once one of them has failed: too short to be told of.
+constexpr std::chrono::milliseconds kFarewell{2'000};
 
 std::chrono::milliseconds timeout_of(const TrainRequest& request) {
   return std::chrono::milliseconds(
@@ -146,7 +146,7 @@ std::string other_ranks(const TrainRequest& request, int processes) {
 }
 
 void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromise>& promise) {
-  MpiSession session;
+  const MpiSession session(timeout_of(request));
   const std::unique_ptr<Communicator> meeting = make_mpi_world(comm_options(request));
   set_log_rank(meeting->rank());
   std::optional<TrainPlan> plan;

@@ -226,15 +226,28 @@ class RankRun {
     }
     const DType dtype = engine_->model().plan().dtype();
     std::optional<FolderWriter> writer;
-    if (leads())
-      writer.emplace(request_.export_folder, to_config_json(plan_.model, dtype),
-                     exported_tensors(specs, dtype));
+    const auto open = [&](const std::string& folder) {
+      writer.emplace(folder, to_config_json(plan_.model, dtype), exported_tensors(specs, dtype));
+    };
+    std::string refused;  // the start of the run found nothing against it
+    const std::string kept =
+        request_.export_folder.substr(0, request_.export_folder.find_last_not_of('/') + 1) +
+        ".kept";
+    if (leads()) {
+      try {
+        open(request_.export_folder);
+      } catch (const Error& error) {
+        refused = error.what();
+        open(kept);
+      }
+    }
     engine_->model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
       if (writer) writer->write(spec.name, value);
     });
     if (!writer) return;
     not_carried_ = writer->carry(request_.model);
     writer->commit();
+    if (!refused.empty()) throw_invalid(concat(refused, "; the complete export is kept as ", kept));
   }
 
   void summarise() {

@@ -72,8 +72,10 @@ struct SplitResult {
 };
 SplitResult split_members(const std::vector<std::string>& values, int rank);
 
-/// A wait that has taken this part of its limit is worth a line in the log.
+/// A wait that has taken this part of its limit is worth a line in the log, where the limit is long
+/// enough for somebody to read it.
 constexpr int kWaitToTell = 10;
+constexpr std::chrono::milliseconds kLimitToTell{3000};
 /// "rank 0 has waited 30 s in all_gather on group of ranks 0-1 for rank 1".
 std::string describe_wait(int rank, std::chrono::milliseconds waited, const std::string& operation,
                           const std::string& missing);

@@ -60,6 +60,8 @@ void CommWorld::watch() {
                            late->rank, late->operation,
                            describe_wait(late->rank, limit, late->operation, late->missing))));
       lock.lock();
+    } else if (limit < kLimitToTell) {
+      continue;
     } else if (const auto slow = find_late(limit / kWaitToTell); slow && slow->since != told) {
       told = slow->since;
       log_warning(describe_wait(slow->rank, limit / kWaitToTell, slow->operation, slow->missing));

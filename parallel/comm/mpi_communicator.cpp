@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "zero3d/core/log.h"
@@ -122,13 +127,55 @@ class MpiCommunicator final : public Communicator {
 
 bool built_with_mpi() { return true; }
 
-MpiSession::MpiSession() : exceptions_(std::uncaught_exceptions()) {
+namespace {
+
+/// Ends the process unless it is destroyed within the limit.
+class StartLimit {
+ public:
+  explicit StartLimit(std::chrono::milliseconds limit)
+      : watch_([this, limit] {
+          std::unique_lock lock(mutex_);
+          if (over_.wait_until(lock, std::chrono::system_clock::now() + limit,
+                               [this] { return started_; }))
+            return;
+          std::fprintf(
+              stderr,
+              "zero3d: MPI has not started within %lld ms (MPI_Init): a process of the run "
+              "does not answer, or never began\n",
+              static_cast<long long>(limit.count()));
+          std::_Exit(1);
+        }) {}
+  StartLimit(const StartLimit&) = delete;
+  StartLimit& operator=(const StartLimit&) = delete;
+  ~StartLimit() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    over_.notify_all();
+    watch_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool started_ = false;
+  std::thread watch_;
+};
+
+}  // namespace
+
+MpiSession::MpiSession(std::chrono::milliseconds timeout)
+    : exceptions_(std::uncaught_exceptions()) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized) throw_invalid("MPI is initialised already; a process has one MpiSession");
   int provided = 0;
-  detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), 0,
-                    "MPI_Init_thread");
+  {
+    const StartLimit limit(timeout);
+    detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), 0,
+                      "MPI_Init_thread");
+  }
   if (provided != MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
     throw_invalid("this MPI does not allow calls from many threads (MPI_THREAD_MULTIPLE)");

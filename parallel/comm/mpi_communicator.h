@@ -28,7 +28,9 @@ bool built_with_mpi();
 /// 1) instead: others may wait for this one in vain.
 class MpiSession {
  public:
-  MpiSession();
+  /// MPI itself waits without a limit for processes that do not come: after `timeout` this one says
+  /// so and exits with 1, whereupon the launcher ends the others.
+  explicit MpiSession(std::chrono::milliseconds timeout = std::chrono::milliseconds{300'000});
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;

@@ -235,7 +235,7 @@ void MpiBatch::wait(const std::string& operation) {
       const auto waited = Clock::now() - begun;
       if (waited > limit)
         world_.fail(operation, describe_wait(world_.rank(), limit, operation, unfinished_peers()));
-      if (waited > limit / kWaitToTell && !std::exchange(told, true))
+      if (limit >= kLimitToTell && waited > limit / kWaitToTell && !std::exchange(told, true))
         log_warning(
             describe_wait(world_.rank(), limit / kWaitToTell, operation, unfinished_peers()));
     }

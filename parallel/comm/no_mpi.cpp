@@ -15,7 +15,7 @@ namespace {
 
 bool built_with_mpi() { return false; }
 
-MpiSession::MpiSession() { throw_without_mpi(); }
+MpiSession::MpiSession(std::chrono::milliseconds) { throw_without_mpi(); }
 MpiSession::~MpiSession() { static_cast<void>(exceptions_); }
 
 std::unique_ptr<Communicator> make_mpi_world(const MpiCommOptions&) { throw_without_mpi(); }

@@ -151,6 +151,19 @@ TEST(LineFile, HoldsWholeLinesWhenTheDiskIsFull) {
   EXPECT_EQ(read_file(path), "0123456789\n0123\n");
 }
 
+TEST(LineFile, IsOfOneRunAtATime) {
+  TemporaryFolder folder;
+  const std::string path = folder.file("metrics.jsonl");
+  {
+    LineFile first(path);
+    first.write("mine");
+    EXPECT_THROW(LineFile second(path), IoError);
+  }
+  LineFile later(path);
+  later.write("later");
+  EXPECT_EQ(read_file(path), "later\n");
+}
+
 TEST(LineFile, ReplacesWhatWasThereWithItsFirstLine) {
   TemporaryFolder folder;
   const std::string path = folder.write("lines", "old\n");

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/printable.h"
 
 namespace zero3d {
 namespace {
@@ -31,6 +32,14 @@ TEST(Text, ConcatWritesWhatAStreamWrites) {
        {0.0, -0.0, 1.0, 100000.0, 1e6, 123456.7, 1234567.0, 1e-4, 1e-5, 1.0 / 3, -1.23456789e-300,
         1.7e308, 5e-324, double{INFINITY}, -double{INFINITY}, double{NAN}})
     expect_same(value, ' ', static_cast<float>(value));
+}
+
+TEST(Printable, ShowsWhatATerminalWouldObey) {
+  using namespace std::string_literals;
+  EXPECT_EQ(printable("a\x1b[31m\a\n\x7f\0z"s, 100), "a\\x1b[31m\\x07\\x0a\\x7f\\x00z");
+  EXPECT_EQ(printable("two\nlines\r", 100, true), "two\nlines\\x0d");
+  EXPECT_EQ(printable("\u00e4", 100), "\u00e4");
+  EXPECT_EQ(printable(std::string(5000, 'x'), 10), "xxxxxxxxxx... (5000 bytes)");
 }
 
 TEST(Text, ParsesSizes) {

@@ -54,6 +54,23 @@ class Metrics(CommandTest):
         self.assertEqual(json.loads(resolved.read_text())["train_batch_size"], 12)
         self.assertEqual(without_times(first), without_times(self.metrics(config=resolved, ranks=2)))
 
+    def test_an_export_whose_place_was_taken_meanwhile_is_kept(self):
+        place = self.folder / "exported"
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        command = [options.zero3d, *map(str, self.train_arguments(steps=3, export=place, metrics=pipe))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as run:
+            with open(pipe) as metrics:  # it waits here until it has begun
+                metrics.readline()
+                place.mkdir()
+                (place / "notes.txt").write_text("mine")
+                metrics.read()
+            _, errors = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 1, errors)
+        self.assertIn(f"the complete export is kept as {place}.kept", errors)
+        self.assertEqual((place / "notes.txt").read_text(), "mine")
+        self.succeed(self.train_arguments(model=f"{place}.kept", steps=1))
+
     def test_evaluation_counts_no_sample_twice(self):
         tokens = support.RUNS / "tokens-61.u16"
         short = self.folder / "short.u16"

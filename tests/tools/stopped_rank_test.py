@@ -50,5 +50,17 @@ class StoppedRank(support.CommandTest):
         self.assertRegex(errors, "zero3d: " + wait.format(self.LIMIT))
 
 
+    def test_a_process_that_never_comes_ends_the_start_at_the_limit(self):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        command = [options.zero3d, *map(str, self.train_arguments(comm_timeout=self.LIMIT))]
+        begin = time.monotonic()
+        result = subprocess.run([*options.mpiexec.split(), "1", *command, ":", "-n", "1", "sleep", "60"], capture_output=True, text=True,
+                                cwd=self.folder, env=support.environment(), stdin=subprocess.DEVNULL, timeout=90)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertLess(time.monotonic() - begin, self.LIMIT + 20)
+        self.assertIn(f"MPI has not started within {self.LIMIT}000 ms", result.stderr)
+
+
 if __name__ == "__main__":
     support.main()
