@@ -14,6 +14,9 @@
 namespace zero3d {
 namespace {
 
+/// For work that a drive which was given up still holds; more would hold up the end of the run.
+constexpr std::chrono::seconds kGrace{2};
+
 /// For messages of those who wait for it; outlives the queue.
 class IoStatus final : public Recorder {
  public:
@@ -80,8 +83,7 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
     const auto empty = [this] { return outstanding_ == 0; };
     const auto some = std::chrono::milliseconds(100);
     while (!empty() && !broken_) changed_.wait_until(lock, std::chrono::system_clock::now() + some);
-    return changed_.wait_until(lock, std::chrono::system_clock::now() + options_.stall_limit,
-                               empty);
+    return changed_.wait_until(lock, std::chrono::system_clock::now() + kGrace, empty);
   }
 
   /// Ends the thread, or leaves it to a drive that holds work back.

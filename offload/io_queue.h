@@ -71,8 +71,8 @@ class IoQueue {
 
   /// The first error of all work so far, null if none.
   std::exception_ptr error() const;
-  /// Blocks until all work is over. False when a drive still holds work back a stall limit after
-  /// it was given up.
+  /// Blocks until all work is over. False when a drive still holds work back two seconds after it
+  /// was given up.
   bool drain();
 
   IoCounters counters() const;
