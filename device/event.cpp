@@ -34,8 +34,26 @@ void EventState::complete(std::exception_ptr error) noexcept {
   // Sequentially consistent, as in await: either this sees the sleeper or that one sees done_.
   if (sleepers_.load() == 0) return;
   Bed& bed = Bed::of(this);
-  { const std::lock_guard lock(bed.mutex); }
+  std::vector<std::function<void()>> next;
+  {
+    const std::lock_guard lock(bed.mutex);
+    next.swap(next_);
+  }
   bed.passed.notify_all();
+  for (const std::function<void()>& call : next) call();
+}
+
+void EventState::then(std::function<void()> next) {
+  {
+    const std::lock_guard lock(Bed::of(this).mutex);
+    sleepers_.fetch_add(1);
+    if (!done_.load()) {
+      next_.push_back(std::move(next));
+      return;
+    }
+    sleepers_.fetch_sub(1);
+  }
+  next();
 }
 
 std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,9 @@ class EventState {
   /// Blocks the calling thread until done. Throws Error(kInternal) naming the recorder when it made
   /// no progress for `limit`. Does not throw error().
   void await(std::chrono::milliseconds limit = kWaitLimit) const;
+  /// Calls `next` once the point is passed: at once if it is, else on the thread that passes it.
+  /// It neither throws nor blocks. For waiters that must not block either, such as I/O queues.
+  void then(std::function<void()> next);
   /// The first error of the work before the point, null if none; only once done.
   std::exception_ptr error() const { return error_; }
 
@@ -58,7 +62,8 @@ class EventState {
   std::vector<std::shared_ptr<const Recorder>> chain() const;
 
   std::atomic<bool> done_{false};
-  mutable std::atomic<int> sleepers_{0};
+  mutable std::atomic<int> sleepers_{0};  ///< Threads that sleep, and calls in next_.
+  std::vector<std::function<void()>> next_;
   std::exception_ptr error_;
   std::shared_ptr<const Recorder> recorder_;
   OrderClock order_;

@@ -31,6 +31,27 @@ void add_bench_adam(CLI::App& bench) {
   command->callback([options] { bench_adam(*options); });
 }
 
+void add_bench_io(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "io", "Writes and reads of a drive as offload to NVMe does them, and the best aio section");
+  auto options = std::make_shared<IoBenchOptions>();
+  command->add_option("--path", options->path, "Folder on the drive; its file is removed again")
+      ->required();
+  command->add_option("--size", options->size, "Of the file")->capture_default_str();
+  command->add_option("--block-size", options->block_sizes, "Bytes of one read or write, a list")
+      ->delimiter(',');
+  command->add_option("--queue-depth", options->queue_depths, "Blocks under way, a list")
+      ->delimiter(',')
+      ->check(int_number(1));
+  command->add_option("--threads", options->threads, "Where io_uring is not used")
+      ->check(int_number(1));
+  command->add_option("--port", options->port, "auto, io_uring or threads")
+      ->check(CLI::IsMember({"auto", "io_uring", "threads"}));
+  command->add_flag("--direct", options->direct, "Only past the page cache");
+  command->add_flag("--buffered", options->buffered, "Only through the page cache");
+  command->callback([options] { bench_io(*options); });
+}
+
 void add_bench_muon(CLI::App& bench) {
   CLI::App* command =
       bench.add_subcommand("muon", "Muon's orthogonalisation beside its matrix products alone");
@@ -53,6 +74,7 @@ void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure a part of the engine on this machine");
   bench->require_subcommand(1);
   add_bench_adam(*bench);
+  add_bench_io(*bench);
   add_bench_muon(*bench);
 }
 

@@ -24,7 +24,19 @@ struct MuonBenchOptions {
   int repeats = 7;
 };
 
+struct IoBenchOptions {
+  std::string path;
+  std::string size = "1GiB";
+  std::vector<std::string> block_sizes = {"128KiB", "1MiB", "8MiB"};
+  std::vector<int> queue_depths = {1, 8, 32};
+  int threads = 1;
+  std::string port = "auto";
+  bool direct = false;  ///< Both ways when neither is said.
+  bool buffered = false;
+};
+
 void bench_adam(const AdamBenchOptions& options);
+void bench_io(const IoBenchOptions& options);
 void bench_muon(const MuonBenchOptions& options);
 
 /// Of at least one value.

@@ -4,7 +4,7 @@
 set -eu
 
 build="g++ cmake ninja-build libdnnl-dev libhwy-dev libtbb-dev libre2-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev
-  libopenmpi-dev openmpi-bin"
+  libopenmpi-dev openmpi-bin liburing-dev"
 test="libgtest-dev libbenchmark-dev python3"
 demo="bible-kjv"
 fuzz="clang libclang-rt-14-dev libomp-dev"

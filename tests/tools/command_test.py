@@ -297,6 +297,36 @@ class Outputs(CommandTest):
             self.assertIn(option, text)
 
 
+class BenchIo(CommandTest):
+    def bench(self, *arguments):
+        return ["bench", "io", "--path", self.folder, "--size", "1MiB", "--block-size", "16KiB,64KiB", "--queue-depth", "1,4", *arguments]
+
+    def test_prints_a_table_and_a_section_and_leaves_nothing(self):
+        for arguments in (("--buffered",), ("--buffered", "--port", "threads", "--threads", "2")):
+            result = self.succeed(self.bench(*arguments))
+            rows = [line.split() for line in result.stdout.splitlines() if " buffered " in line]
+            self.assertEqual([(int(row[2]), int(row[3])) for row in rows], [(16384, 1), (16384, 4), (65536, 1), (65536, 4)])
+            self.assertTrue(all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows))
+            aio = json.loads("{" + result.stdout[result.stdout.index('"aio"'):] + "}")["aio"]
+            self.assertIn((aio["block_size"], aio["queue_depth"]), [(int(row[2]), int(row[3])) for row in rows])
+            self.assertEqual(result.stderr.count("bench io: "), 4)
+            if "threads" in arguments:
+                self.assertEqual({row[0] for row in rows}, {"threads"})
+                self.assertEqual(aio["intra_op_parallelism"], 2)
+            self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_refuses_what_it_cannot_write(self):
+        for arguments, cause in ((["--path", "/no/such"], "expected a folder that can be written"),
+                                 (["--path", "/proc"], "cannot create a folder"),
+                                 (["--path", self.folder, "--size", "4096TiB"], "are free (No space left on device)"),
+                                 (["--path", self.folder, "--block-size", "5000"], "aio.block_size is 5000; expected a multiple of 4096")):
+            with self.subTest(cause):
+                size = [] if "--size" in arguments else ["--size", "64KiB"]
+                result = self.run_command(["bench", "io", "--buffered", *size, *arguments])
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(cause, result.stderr)
+
+
 class Places(CommandTest):
     """Where outputs go."""
 
@@ -357,6 +387,7 @@ class Places(CommandTest):
     def test_output_that_does_not_arrive_is_an_error(self):
         commands = (self.train_arguments(export=self.folder / "out"), ["validate", self.config()], ["config-docs"], ["--help"],
                     ["bench", "adam", "--numel", "1K", "--threads", "1", "--repeats", "1"],
+                    ["bench", "io", "--path", self.folder, "--size", "64KiB", "--block-size", "4KiB", "--queue-depth", "2", "--buffered"],
                     ["bench", "muon", "--rows", "8", "--columns", "8", "--threads", "1", "--repeats", "1"])
         for arguments in commands:
             with self.subTest(arguments[0]):

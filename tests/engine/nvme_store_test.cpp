@@ -1,0 +1,142 @@
+// The optimizer's state on a drive: no optimizer's result changes by a bit, and a drive that fails
+// ends every rank.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <mutex>
+
+#include "zero3d/core/text.h"
+#include "zero3d/offload/nvme_state_store.h"
+#include "zero3d/tests/offload/faulty_port.h"
+#include "zero3d/tests/support/log_capture.h"
+#include "zero3d/tests/support/nano_model.h"
+#include "zero3d/tests/support/run_engine.h"
+#include "zero3d/tests/support/temporary_folder.h"
+
+namespace zero3d::test {
+namespace {
+
+std::string config(const char* optimizer, int stage, int tile) {
+  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5, )",
+                R"("zero_allow_untested_optimizer": true, "optimizer": {"type": ")", optimizer,
+                R"(", "params": {"lr": 0.01}}, "zero_optimization": {"sub_group_size": )", tile,
+                R"(, "stage": )", stage, "}}");
+}
+
+NvmeStateOptions options_in(const TemporaryFolder& folder, bool ring, int slots) {
+  NvmeStateOptions options;
+  options.paths = {folder.file("a"), folder.file("b")};
+  options.buffer_count = slots;
+  options.io.block_size = 8192;
+  options.io.port = ring && has_ring() ? make_ring_port : make_thread_port;
+  return options;
+}
+
+class NvmeState : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(NvmeState, ChangesNoBit) {
+  const TemporaryFolder folder;
+  int turn = 0;
+  for (const int stage : {0, 1, 2, 3}) {
+    // The tile size changes no bit either, and so one resident run stands for all.
+    RunOptions options = nano_options(nano_gpt2(true), 2, 1);
+    const RunResult resident = run_engine(config(GetParam(), stage, 2048), options);
+    for (const int tile : {1024, 4096}) {
+      NvmeStateOptions nvme = options_in(folder, turn % 2 == 0, 1 + turn % 3);
+      nvme.tile_elements = tile;
+      nvme.checksums = turn % 3 == 1;
+      nvme.direct = turn % 4 != 3;
+      ++turn;
+      options.engine.state_store = make_nvme_state_store(nvme);
+      const RunResult moved = run_engine(config(GetParam(), stage, tile), options);
+      EXPECT_TRUE(same_bits(resident, moved)) << stage << " " << tile;
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.file("a"))) << "nothing is left behind";
+  EXPECT_TRUE(std::filesystem::is_empty(folder.file("b")));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NvmeState, ::testing::Values("Adam", "Lamb", "Muon"));
+
+TEST(NvmeStateStore, ReadsOnlyWhatWasWritten) {
+  const TemporaryFolder folder;
+  const auto device = make_cpu_device({});
+  const auto stream = device->create_stream("update");
+  const std::vector<RecordLayout> records = {RecordLayout(4096, 1024, std::vector<RecordPart>(1)),
+                                             RecordLayout()};
+  const auto faults = std::make_shared<Faults>();
+  NvmeStateOptions options = options_in(folder, true, 2);
+  options.tile_elements = 1024;
+  options.io.port = faulty(faults, options.io.port);
+  auto store = make_nvme_state_store(options)(*device, records);
+  EXPECT_EQ(store->slots(), 2);
+  EXPECT_EQ(device->memory(Tier::pinned).use().current, 64 << 10);
+  for (int turn = 0; turn < 2; ++turn) {
+    for (int i = 0; i < 4; ++i) {
+      const Tile tile{0, 1024 * i, 1024};
+      Event ready, used;
+      const View bytes = store->open(i % 2, tile, ready);
+      if (ready.recorded()) stream->wait(ready);
+      stream->launch("use", {writes(bytes)}, [bytes, turn, i] {
+        auto* values = bytes.as<std::uint8_t>();
+        if (turn == 0)
+          std::fill(values, values + bytes.numel(), static_cast<std::uint8_t>(i + 1));
+        else
+          EXPECT_EQ(values[bytes.numel() - 1], i + 1);
+      });
+      stream->record(used);
+      store->close(i % 2, tile, used);
+    }
+    stream->synchronize();
+  }
+  store.reset();
+  EXPECT_EQ(faults->pieces, 4 + 4 + 4) << "the first turn reads nothing";
+}
+
+TEST(NvmeStateStore, AFailingDriveEndsEveryRankInTheMiddleOfAStep) {
+  for (const bool ring : {true, false}) {
+    for (const bool write : {true, false}) {
+      const LogCapture log;
+      const TemporaryFolder folder;
+      NvmeStateOptions nvme = options_in(folder, ring, 2);
+      const auto faults = std::make_shared<Faults>();
+      faults->from = 30;
+      (write ? faults->reads : faults->writes) = false;
+      faults->code = write ? ENOSPC : EIO;
+      nvme.tile_elements = 1024;
+      // One rank's drive fails.
+      nvme.io.port = faulty(faults, nvme.io.port);
+      RunOptions options = nano_options(nano_gpt2(true), 2, 1);
+      options.steps = 50;
+      std::mutex mutex;
+      int stores = 0;
+      options.engine.state_store = [&](Device& device, const std::vector<RecordLayout>& records) {
+        NvmeStateOptions own = nvme;
+        const std::lock_guard lock(mutex);
+        if (stores++ > 0) own.io.port = ring && has_ring() ? make_ring_port : make_thread_port;
+        return make_nvme_state_store(own)(device, records);
+      };
+      const std::int64_t begin = now_ns();
+      const std::string message =
+          message_of<Error>([&] { run_engine(config("Adam", 3, 1024), options); });
+      EXPECT_LT(now_ns() - begin, 5'000'000'000);
+      EXPECT_NE(message.find(write ? ": cannot write " : ": cannot read "), std::string::npos)
+          << message;
+      EXPECT_NE(message.find(" at offset "), std::string::npos) << message;
+      EXPECT_NE(message.find(write ? "(No space left on device)" : "(Input/output error)"),
+                std::string::npos)
+          << message;
+    }
+  }
+}
+
+TEST(NvmeStateStore, RefusesNoBuffersAtAll) {
+  const TemporaryFolder folder;
+  const auto device = make_cpu_device({});
+  EXPECT_EQ(
+      message_of<Error>([&] { make_nvme_state_store(options_in(folder, false, 0))(*device, {}); }),
+      "offload_optimizer.buffer_count is 0; expected 1 or more");
+}
+
+}  // namespace
+}  // namespace zero3d::test
