@@ -3,6 +3,7 @@
 //   gemm    share of matrix products in forward + backward, from a trace, and their rate
 //   ranks   2 ranks x 1 thread beside 1 rank x 2 threads on one global batch
 //   memory  peak of device memory beside the plan
+//   recompute  step time and activations with forward computed again beside without
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -26,6 +27,7 @@ struct Options {
   int threads = 2;
   int rounds = 8;
   std::string dtype = "fp32";
+  int interval = 1;
   double dropout = 0.1;
   std::string python;
   std::string script = ZERO3D_BENCH_DIR "/peers/gpt2_torch.py";
@@ -157,6 +159,31 @@ void compare_memory(const Options& options) {
   }
 }
 
+void compare_recomputation(const Options& options) {
+  print_title(options);
+  TrainerOptions again = options.trainer();
+  again.config.insert(
+      1, concat("\"pipeline\": {\"activation_checkpoint_interval\": ", options.interval, "}, "));
+  Trainer plain(options.trainer(), make_self_communicator());
+  Trainer recomputing(again, make_self_communicator());
+  const auto times =
+      in_turns(options.rounds, {[&] { return recomputing.step(); }, [&] { return plain.step(); }});
+  const auto activations = [&](Trainer& trainer) {
+    return trainer.engine().memory_estimate(options.batch,
+                                            options.sequence)[Tier::device][Category::activations];
+  };
+  const auto peak = [](Trainer& trainer) { return trainer.device().memory().use().peak; };
+  const std::int64_t saved = activations(plain) - activations(recomputing);
+  std::printf(
+      "step         kept whole %.3f s, inputs of every %d blocks %.3f s; ratio %s (wanted 1.36 at "
+      "most)\n",
+      median(times[1]), options.interval, median(times[0]), ratio_text(times[0], times[1]).c_str());
+  std::printf("activations  planned %s and %s: %s less; peak of the device %s less\n",
+              format_bytes(activations(plain)).c_str(),
+              format_bytes(activations(recomputing)).c_str(), format_bytes(saved).c_str(),
+              format_bytes(peak(plain) - peak(recomputing)).c_str());
+}
+
 int run(int argc, char** argv) {
   Options options;
   CLI::App app("The training step of GPT-2 124M");
@@ -174,11 +201,16 @@ int run(int argc, char** argv) {
   CLI::App* gemm = app.add_subcommand("gemm", "Share and rate of matrix products");
   CLI::App* ranks = app.add_subcommand("ranks", "2 ranks x 1 thread beside 1 rank x 2 threads");
   CLI::App* memory = app.add_subcommand("memory", "Peak beside plan");
+  CLI::App* recompute = app.add_subcommand("recompute", "Forward computed again beside kept whole");
+  recompute->add_option("--interval", options.interval, "Blocks between kept inputs")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (peer->parsed()) compare_with_peer(options);
   if (gemm->parsed()) share_of_products(options);
   if (ranks->parsed()) compare_ranks(options);
   if (memory->parsed()) compare_memory(options);
+  if (recompute->parsed()) compare_recomputation(options);
   return 0;
 }
 

@@ -16,8 +16,9 @@ Keys, types, defaults and verdicts are those of DeepSpeed 0.19.8; what zero3d do
 [deepspeed_differences.md](deepspeed_differences.md). `zero3d validate FILE` shows what becomes of a file.
 
 Column *here*: **yes**: implemented. **not yet**: accepted, listed in one warning at start; the result of training is
-the same without it. **refused**: the result would differ, so `train` refuses it (for most keys `--allow-unsupported` lets
-it pass). **none**: nothing to do here. Sizes are counted in elements unless a row says bytes.
+the same without it. **in part**: what the row says is not done yet is listed there too. **refused**: the result would
+differ, so `train` refuses it (for most keys `--allow-unsupported` lets it pass). **none**: nothing to do here. Sizes
+are counted in elements unless a row says bytes.
 
 Files are HJSON: comments (`#`, `//`, `/* */`), missing and trailing commas, unquoted keys and `5e8` for an integer
 are fine; a key that stands twice is not. In a section marked *strict* an unknown key or a value of another type is an
@@ -82,6 +83,7 @@ void append_section(std::string& out, const config::Section& section, const std:
                 section.strict ? " (strict)" : "",
                 "\n\n| key | type | default | effect | here |\n|---|---|---|---|---|\n");
   const auto support = [&](const config::Field& field) {
+    if (field.works) return config::Support::implemented;
     return field.support == config::Support::implemented ? inherited : field.support;
   };
   for (const config::Field& field : section.fields) {
@@ -94,7 +96,10 @@ void append_section(std::string& out, const config::Section& section, const std:
     if (!field.alias.empty()) name += concat(", also `", field.alias, "`");
     const bool below = field.nested != nullptr && support(field) == config::Support::implemented;
     out += concat("| ", name, " | ", type_text(field), " | ", shown, " | ", field.effect, " | ",
-                  below ? "see below" : status(support(field)), " |\n");
+                  below           ? "see below"
+                  : field.in_part ? "in part"
+                                  : status(support(field)),
+                  " |\n");
   }
   for (const config::Field& field : section.fields) {
     if (field.nested != nullptr)

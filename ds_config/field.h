@@ -78,7 +78,9 @@ struct Field {
   bool absent = false;         ///< A section that is null unless it is there.
   bool legacy = false;         ///< Deprecated: reported as it was, never written to a new file.
   bool only_here = false;      ///< DeepSpeed refuses the key: not written while it is the default.
-  bool hidden = false;         ///< Not part of the resolved configuration nor of the documentation.
+  bool in_part = false;  ///< Not yet, and yet not without effect: `effect` says what is missing.
+  bool works = false;    ///< Implemented although its section is not.
+  bool hidden = false;   ///< Not part of the resolved configuration nor of the documentation.
 
   /// Reads a value that needs code of its own; `out` holds the default.
   void (*read)(Reader&, const Stated&, JsonValue& out) = nullptr;
@@ -124,6 +126,10 @@ struct Field {
   constexpr Field& not_yet(std::string_view what, Condition asked = nullptr) {
     return is(Support::not_yet, what, asked);
   }
+  constexpr Field& partly(std::string_view what, Condition asked = nullptr) {
+    return in_part = true, not_yet(what, asked);
+  }
+  constexpr Field& always() { return works = true, *this; }
   constexpr Field& differs(std::string_view what, Condition asked = nullptr) {
     return is(Support::changes_result, what, asked);
   }

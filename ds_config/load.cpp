@@ -80,6 +80,7 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   };
   overrule("tensor_parallel.autotp_size", options.tp, "--tp");
   overrule("pipeline.stages", options.pp, "--pp");
+  overrule("pipeline.activation_checkpoint_interval", options.recompute, "--recompute");
   config::finish_zero(draft);
   config::finish_precision(draft);
   const auto faulty = [&](const std::string& key) {

@@ -10,13 +10,32 @@ namespace {
 constexpr std::nullopt_t none = std::nullopt;
 
 constexpr std::array kActivationRows = {
-    flag("partition_activations", false, "Split saved activations over the tensor-parallel ranks."),
-    integer("number_checkpoints", none, "Checkpoints a forward pass makes."),
+    flag("partition_activations", false,
+         "Keep each block's inputs alone, and compute its forward again before its backward. Not "
+         "done "
+         "yet: to split what is kept over the tensor-parallel ranks; one rank has it whole.")
+        .partly("split what is kept of the forward pass over the tensor-parallel ranks",
+                [](const Config& c) {
+                  return c.flag("activation_checkpointing.partition_activations") &&
+                         c.degrees.tp > 1;
+                }),
+    integer(
+        "number_checkpoints", none,
+        "Blocks are dealt to so many groups, of which only the inputs are kept; forward of a group "
+        "is computed again before its backward."),
     flag("contiguous_memory_optimization", false,
-         "Saved activations in one buffer; needs partition_activations and number_checkpoints."),
-    flag("cpu_checkpointing", false, "Saved activations in host memory."),
-    flag("synchronize_checkpoint_boundary", false, "Wait for the device at each checkpoint."),
-    flag("profile", false, "Time the forward and backward of each checkpoint.")};
+         "What is kept in one buffer; needs partition_activations and number_checkpoints.")
+        .not_yet("put what is kept of the forward pass into one buffer"),
+    flag("cpu_checkpointing", false,
+         "Recompute as partition_activations does. Not done yet: to move what is kept to host "
+         "memory.")
+        .partly(
+            "move what is kept of the forward pass to host memory; it stays on the device, and the "
+            "rest is computed again"),
+    flag("synchronize_checkpoint_boundary", false, "Wait for the device at each checkpoint.")
+        .none(),
+    flag("profile", false, "Time the forward and backward of each checkpoint.")
+        .not_yet("time each checkpoint (--trace shows what is computed again)")};
 
 constexpr std::array kPipelineRows = {
     or_auto(integer("stages", none,
@@ -25,8 +44,12 @@ constexpr std::array kPipelineRows = {
         .at_least(1),
     text("partition", "best", "How layers are dealt to stages. Unused by DeepSpeed."),
     flag("seed_layers", false, "Unused by DeepSpeed."),
-    integer("activation_checkpoint_interval", 0, "Layers between activation checkpoints; 0 is off.")
-        .at_least(0),
+    integer(
+        "activation_checkpoint_interval", 0,
+        "Keep the inputs of every so many blocks alone, and compute forward again before backward; "
+        "0 leaves it to activation_checkpointing. `--recompute` overrides it. One stage suffices.")
+        .at_least(0)
+        .always(),
     flag("pipe_partitioned", true,
          "Split activations between stages over the tensor-parallel ranks."),
     flag("grad_partitioned", true,

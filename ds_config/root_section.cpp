@@ -159,14 +159,7 @@ constexpr std::array kRows = {
         .or_null()
         .not_yet("shape requests to the drive; nothing is offloaded to one yet", uses_nvme),
     nested("activation_checkpointing", kActivationCheckpointing,
-           "What is kept of the forward pass.")
-        .not_yet("recompute, split or move saved activations; they are kept whole on the device",
-                 [](const Config& c) {
-                   return c.flag("activation_checkpointing.partition_activations") ||
-                          c.flag("activation_checkpointing.cpu_checkpointing") ||
-                          c.flag("activation_checkpointing.contiguous_memory_optimization") ||
-                          c.has("activation_checkpointing.number_checkpoints");
-                 }),
+           "What is kept of the forward pass; the rest is computed again before backward."),
     nested("pipeline", kPipeline, "Pipeline parallelism.")
         .refuse("split the layers into pipeline stages",
                 [](const Config& c) { return c.degrees.pp > 1; }),

@@ -43,6 +43,7 @@ class SettingsReader {
   LossScalerOptions loss_scaler();
   ShardingSettings sharding();
   GradientSettings gradients();
+  RecomputationSettings recomputation();
 
   const Config& config_;
 };
@@ -128,6 +129,23 @@ GradientSettings SettingsReader::gradients() {
   return result;
 }
 
+/// DeepSpeed leaves it to the script whether anything is computed again, and takes from the file
+/// how.
+RecomputationSettings SettingsReader::recomputation() {
+  const int interval = int_sized("pipeline.activation_checkpoint_interval");
+  if (interval > 0) return {.interval = interval};
+  const char* const number = "activation_checkpointing.number_checkpoints";
+  if (config_.has(number)) {
+    const int groups = int_sized(number);
+    if (groups < 1) problem(number, concat("expected 1 or more, found ", config_.integer(number)));
+    return {.groups = groups};
+  }
+  if (config_.flag("activation_checkpointing.partition_activations") ||
+      config_.flag("activation_checkpointing.cpu_checkpointing"))
+    return {.interval = 1};
+  return {};
+}
+
 TrainSettings SettingsReader::read() {
   TrainSettings settings;
   settings.micro_batch = config_.integer("train_micro_batch_size_per_gpu");
@@ -142,6 +160,7 @@ TrainSettings SettingsReader::read() {
   settings.precision = {model_dtype(config_), accumulation_dtype(config_),
                         communication_dtype(config_), master_dtype(config_), std::nullopt};
   if (config_.flag("fp16.enabled")) settings.precision.loss_scale = loss_scaler();
+  settings.recomputation = recomputation();
   settings.optimizer = optimizer();
   if (config_.has("scheduler") && config_.has("scheduler.type"))
     settings.schedule = {config_.text("scheduler.type"), parameters("scheduler.params")};

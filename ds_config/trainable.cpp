@@ -62,7 +62,8 @@ std::string why_without_effect(const Config& config, const config::Field& field,
                                const std::string& path) {
   if (!field.heeded_at(config.stage())) return stages_of(field);
   if (field.support == config::Support::no_effect) return "nothing to do for it here";
-  if (field.support != config::Support::implemented && asked_for(config, field, path))
+  if (field.support != config::Support::implemented && !field.in_part &&
+      asked_for(config, field, path))
     return "not implemented yet";
   return "";
 }

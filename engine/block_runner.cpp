@@ -25,8 +25,10 @@ class BlockSpan {
   ~BlockSpan() {
     if (!begin_) return;
     try {
-      std::string name =
-          concat(op_.kind == OpKind::forward ? "forward" : "backward", " block ", op_.block);
+      const char* work = op_.kind == OpKind::forward     ? "forward"
+                         : op_.kind == OpKind::recompute ? "recompute"
+                                                         : "backward";
+      std::string name = concat(work, " block ", op_.block);
       compute_.host_task("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
       });
@@ -105,6 +107,8 @@ void BlockRunner::run(const Op& op) {
       return load_batch(run);
     case OpKind::forward:
       return forward(op, run);
+    case OpKind::recompute:
+      return recompute(op, run);
     case OpKind::loss_gradient:
       return loss_gradient(run);
     case OpKind::backward:
@@ -159,11 +163,44 @@ void BlockRunner::load_batch(MicroBatchRun& run) {
 }
 
 void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
+  const bool backward_follows = run.input.trains && op.block >= options_.backward_down_to;
+  if (backward_follows) {
+    ++run.to_come;
+    if (op.keep == Keep::inputs) run.checkpoints.insert_or_assign(op.block, copy(run.values));
+    if (op.keep == Keep::nothing) run.kept_nothing.insert(op.block);
+  }
+  run_block(op, run, backward_follows && op.keep == Keep::for_backward);
+  if (run.input.trains && op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
+}
+
+void BlockRunner::recompute(const Op& op, MicroBatchRun& run) {
+  const auto checkpoint = run.checkpoints.find(op.block);
+  if (checkpoint != run.checkpoints.end()) {
+    run.values = std::move(checkpoint->second);
+    run.checkpoints.erase(checkpoint);
+  }
+  run_block(op, run, true);
+  if (!run.kept_nothing.contains(op.block + 1)) run.values.clear();
+}
+
+/// Blocks may write over their inputs: what is kept of them is a copy.
+Values BlockRunner::copy(const Values& values) {
+  Values copies;
+  for (const Tensor& value : values) {
+    Tensor& made = copies.emplace_back();
+    if (!value.defined()) continue;
+    made = Tensor(device_.memory(), compute_, value.dtype(), value.shape(), Category::activations);
+    device_.copy(compute_, made, value);
+  }
+  return copies;
+}
+
+void BlockRunner::run_block(const Op& op, MicroBatchRun& run, bool saves) {
   Block& block = *blocks_[static_cast<std::size_t>(op.block)];
   Kept kept;
   for (const Tensor& value : run.values) kept.inputs.push_back(elements(value));
   BlockContext ctx = context(op, run);
-  ctx.saves_ = run.input.trains && op.block >= options_.backward_down_to;
+  ctx.saves_ = saves;
   ctx.parameters_ = parameters_.acquire(op);
   {
     const BlockSpan span(compute_, options_.rank, op);
@@ -172,11 +209,7 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
   if (run.values.empty())
     throw_invalid(concat("block '", block.name(), "' returned no values from forward"));
   parameters_.release(op);
-  if (ctx.saves_) {
-    kept_.insert_or_assign({op.block, op.micro_batch}, std::move(kept));
-    ++run.kept;
-  }
-  if (run.input.trains && op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
+  if (saves) kept_.insert_or_assign({op.block, op.micro_batch}, std::move(kept));
 }
 
 void BlockRunner::finish_forward(MicroBatchRun& run) {
@@ -248,7 +281,7 @@ void BlockRunner::finish_gradients(const BlockContext& context,
 void BlockRunner::forget(const Op& op) {
   kept_.erase({op.block, op.micro_batch});
   const auto run = running_.find(op.micro_batch);
-  if (--run->second.kept == 0) running_.erase(run);
+  if (--run->second.to_come == 0) running_.erase(run);
 }
 
 }  // namespace zero3d

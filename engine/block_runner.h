@@ -1,10 +1,11 @@
 // Executes the operations of a step: blocks of a module on the parameters of a ParameterAccess,
 // with the contexts that blocks see. Holds what lies between operations: values, gradients, and
-// what blocks saved, by (block, micro-batch).
+// what blocks saved or are to be computed again from, by (block, micro-batch).
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -48,10 +49,12 @@ class BlockRunner {
  private:
   struct MicroBatchRun {
     BatchInput input;
-    Values values;     ///< Between two forward operations.
-    Values gradients;  ///< Between two backward operations.
-    Tensor loss;       ///< Until loss_gradient.
-    int kept = 0;      ///< Blocks with something saved.
+    Values values;                      ///< Between two forward operations.
+    Values gradients;                   ///< Between two backward operations.
+    Tensor loss;                        ///< Until loss_gradient.
+    std::map<int, Values> checkpoints;  ///< Inputs kept to compute a block again.
+    std::set<int> kept_nothing;         ///< Blocks whose forward did.
+    int to_come = 0;                    ///< Blocks whose forward ran and whose backward did not.
     bool in_backward = false;
   };
   struct Kept {
@@ -64,6 +67,9 @@ class BlockRunner {
   BlockContext context(const Op& op, const MicroBatchRun& run) const;
   void load_batch(MicroBatchRun& run);
   void forward(const Op& op, MicroBatchRun& run);
+  void recompute(const Op& op, MicroBatchRun& run);
+  void run_block(const Op& op, MicroBatchRun& run, bool saves);
+  Values copy(const Values& values);
   void finish_forward(MicroBatchRun& run);
   void loss_gradient(MicroBatchRun& run);
   void backward(const Op& op, MicroBatchRun& run);

@@ -76,7 +76,8 @@ class BlockContext {
   DType dtype() const { return dtype_; }
   /// Training: dropout on, targets present. Otherwise evaluation or generation.
   bool training() const { return training_; }
-  /// False when no backward of this block will follow: save nothing.
+  /// False when no backward follows this forward, or forward runs again before it: save nothing.
+  /// What forward gives is the same either way, to the bit, however often it runs.
   bool saves() const { return saves_; }
   /// Names random numbers: key.sample is the global index of this micro-batch's first row; set
   /// key.layer per site.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -13,7 +14,8 @@ namespace {
 
 std::string describe(const Op& op) {
   constexpr const char* kNames[] = {"load_batch", "forward",         "loss_gradient",
-                                    "backward",   "backward_inputs", "backward_weights"};
+                                    "backward",   "backward_inputs", "backward_weights",
+                                    "recompute"};
   return concat(kNames[static_cast<std::size_t>(op.kind)], " of block ", op.block, ", micro-batch ",
                 op.micro_batch);
 }
@@ -26,12 +28,16 @@ class StepCheck {
         progress_(static_cast<std::size_t>(micro_batches)),
         inputs_done_(static_cast<std::size_t>(stage.blocks), 0),
         weights_done_(static_cast<std::size_t>(stage.blocks), 0) {
-    for (Progress& p : progress_) p.next_inputs = p.next_weights = stage.blocks - 1;
+    for (Progress& p : progress_) {
+      p.next_inputs = p.next_weights = stage.blocks - 1;
+      p.kept.resize(static_cast<std::size_t>(stage.blocks));
+    }
   }
 
   void take(const Op& op) {
     require(op.micro_batch >= 0 && op.micro_batch < static_cast<int>(progress_.size()), op);
     require(op.block >= 0 && op.block < stage_.blocks && op.chunk == 0 && op.tile == 0, op);
+    require(op.keep == Keep::for_backward || op.kind == OpKind::forward, op);
     Progress& p = progress_[static_cast<std::size_t>(op.micro_batch)];
     const bool forward_done = p.next_forward == stage_.blocks;
     switch (op.kind) {
@@ -41,11 +47,14 @@ class StepCheck {
         return;
       case OpKind::forward:
         require(p.loaded && op.block == p.next_forward++, op);
-        return;
+        return take_forward(op, p);
       case OpKind::loss_gradient:
         require(forward_done && op.micro_batch == losses_++, op);
         p.has_gradient = true;
         return;
+      case OpKind::recompute:
+        require(forward_done, op);
+        return take_recompute(op, p);
       default:
         take_backward(op, p);
     }
@@ -64,11 +73,29 @@ class StepCheck {
     int next_forward = 0;
     int next_inputs = 0;
     int next_weights = 0;
+    std::vector<Keep> kept;  // per block: what there is now
+    int recomputed = -1;     // the last block that was
   };
+
+  void take_forward(const Op& op, Progress& p) const {
+    p.kept[at(op)] = op.keep;
+    if (op.keep == Keep::for_backward) return;
+    require(op.block >= stage_.backward_down_to && op.block + 1 < stage_.blocks, op);
+    if (op.keep == Keep::inputs) return;
+    require(op.block > stage_.backward_down_to && p.kept[at(op) - 1] != Keep::for_backward, op);
+  }
+
+  static void take_recompute(const Op& op, Progress& p) {
+    const Keep kept = std::exchange(p.kept[at(op)], Keep::for_backward);
+    const bool has_inputs = kept == Keep::inputs || p.recomputed == op.block - 1;
+    require(kept != Keep::for_backward && has_inputs, op);
+    p.recomputed = op.block;
+  }
 
   void take_backward(const Op& op, Progress& p) {
     require(p.has_gradient && op.block >= stage_.backward_down_to, op);
     if (begins_gradients(op.kind)) {
+      require(p.kept[at(op)] == Keep::for_backward, op);
       require(op.block == p.next_inputs-- && op.micro_batch == inputs_done_[at(op)]++, op);
     }
     if (ends_gradients(op.kind)) {
@@ -99,7 +126,8 @@ std::vector<Op> kinds_of(std::span<const Op> ops) {
   std::vector<Op> kinds(ops.begin(), ops.end());
   for (Op& op : kinds) op.micro_batch = 0;
   std::sort(kinds.begin(), kinds.end(), [](const Op& a, const Op& b) {
-    return std::tie(a.kind, a.chunk, a.block, a.tile) < std::tie(b.kind, b.chunk, b.block, b.tile);
+    return std::tie(a.kind, a.chunk, a.block, a.tile, a.keep) <
+           std::tie(b.kind, b.chunk, b.block, b.tile, b.keep);
   });
   return kinds;
 }

@@ -1,6 +1,6 @@
 // The step of one rank as data: a list of operations in the order in which the host enqueues them.
 // Pure functions make it and plan over it (gathers, gradient buckets, activations); BlockRunner
-// executes it. Pipelines and recomputation bring kinds of their own.
+// executes it. Pipelines bring kinds of their own.
 #pragma once
 
 #include <span>
@@ -15,6 +15,14 @@ enum class OpKind {
   backward,          ///< Both halves of one block's backward.
   backward_inputs,   ///< The first half: gradients of the block's inputs.
   backward_weights,  ///< The second: the weight gradients that are still to be made.
+  recompute,         ///< Forward of one block once more, now keeping what its backward needs.
+};
+
+/// What a forward operation leaves for what follows, beside the values for the next block.
+enum class Keep {
+  for_backward,  ///< What the block's backward needs.
+  inputs,        ///< A copy of its inputs: recompute begins from them.
+  nothing,       ///< recompute gets its inputs from recompute of the block before.
 };
 
 struct Op {
@@ -23,6 +31,7 @@ struct Op {
   int block = 0;
   int tile = 0;  ///< Of the block, where it is cut.
   int micro_batch = 0;
+  Keep keep = Keep::for_backward;  ///< Of forward alone.
   friend bool operator==(const Op&, const Op&) = default;
 };
 
@@ -31,6 +40,9 @@ constexpr Op forward_of(int block, int micro_batch = 0) {
 }
 constexpr Op backward_of(int block, int micro_batch = 0) {
   return {.kind = OpKind::backward, .block = block, .micro_batch = micro_batch};
+}
+constexpr Op recompute_of(int block, int micro_batch = 0) {
+  return {.kind = OpKind::recompute, .block = block, .micro_batch = micro_batch};
 }
 
 /// The first of a block's operations that may write its gradients.
@@ -42,7 +54,9 @@ constexpr bool ends_gradients(OpKind kind) {
   return kind == OpKind::backward || kind == OpKind::backward_weights;
 }
 constexpr bool is_backward(OpKind kind) { return begins_gradients(kind) || ends_gradients(kind); }
-constexpr bool uses_parameters(OpKind kind) { return kind == OpKind::forward || is_backward(kind); }
+constexpr bool uses_parameters(OpKind kind) {
+  return kind == OpKind::forward || kind == OpKind::recompute || is_backward(kind);
+}
 
 /// The blocks that one rank runs.
 struct StageBlocks {
@@ -56,7 +70,8 @@ std::vector<Op> plan_step(const StageBlocks& stage, int micro_batches);
 std::vector<Op> plan_evaluation(const StageBlocks& stage);
 
 /// Throws Error(kInvalid), naming the operation, for a list that is not a step: every operation of
-/// every micro-batch once, after what it needs. Of one block, and of the weight gradients of one
+/// every micro-batch once, after what it needs: backward of a block whose forward did not keep that
+/// for it, after one recompute of the block. Of one block, and of the weight gradients of one
 /// micro-batch, the order is fixed (micro-batches ascend, blocks descend): sums of gradients round
 /// as they do in the plain order.
 void require_step(std::span<const Op> ops, const StageBlocks& stage, int micro_batches);

@@ -11,6 +11,8 @@
 //     gradients(op); ... write them ...; release(op);
 //   model.step();
 //
+// Settings that recompute add operations (plan().training has them all): follow that list then.
+//
 // One object per rank, used from that rank's thread. All work on views goes on compute() (or is
 // ordered after it by events).
 #pragma once

@@ -99,6 +99,8 @@ std::string describe(const TrainSettings& settings) {
   add(out, settings.sharding);
   add(out, settings.gradients);
   add(out, settings.precision);
+  out.add("blocks of a recomputed group", settings.recomputation.interval);
+  out.add("recomputed groups", settings.recomputation.groups);
   out.add("optimizer", settings.optimizer.type);
   out.add("optimizer", settings.optimizer.params);
   out.add("offloaded optimizer", settings.optimizer.offloaded);
@@ -127,6 +129,8 @@ void require_in_range(const TrainSettings& settings) {
   in_range("sp", settings.sp, 1, kMost);
   in_range("optimizer_tile", settings.optimizer_tile, 0, kMost);
   in_range("log_every", settings.log_every, 0, kMost);
+  in_range("recomputation.interval", settings.recomputation.interval, 0, kMost);
+  in_range("recomputation.groups", settings.recomputation.groups, 0, kMost);
   const ShardingSettings& sharding = settings.sharding;
   in_range("sharding.ranks", sharding.ranks, 0, kMost);
   in_range("sharding.secondary_ranks", sharding.secondary_ranks, 1, kMost);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "zero3d/core/dtype.h"
+#include "zero3d/engine/recomputation.h"
 #include "zero3d/engine/zero/policy.h"
 #include "zero3d/optim/loss_scaler.h"
 #include "zero3d/optim/make_rule.h"
@@ -68,14 +69,15 @@ struct TrainSettings {
   ShardingSettings sharding;
   GradientSettings gradients;
   PrecisionSettings precision;
+  RecomputationSettings recomputation;
   OptimizerChoice optimizer;
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.
   std::int64_t log_every = 0;                   ///< Steps between progress lines; 0: none.
 };
 
-/// For settings that no loader checked: throws Error(kInvalid) that names the first field out of its
-/// range.
+/// For settings that no loader checked: throws Error(kInvalid) that names the first field out of
+/// its range.
 void require_in_range(const TrainSettings& settings);
 
 /// All of it as text, "name value, name value, ...": equal texts are equal settings. Ranks compare

@@ -66,12 +66,13 @@ GradientReducerOptions reducer_options(const TrainSettings& settings,
   return options;
 }
 
-std::vector<Op> training_ops(const StageBlocks& stage, int micro_batches,
+std::vector<Op> training_ops(const StageBlocks& stage, const TrainSettings& settings,
                              const PlanOptions& options) {
-  if (!options.schedule) return plan_step(stage, 1);
-  std::vector<Op> ops = options.schedule(stage, micro_batches);
-  require_step(ops, stage, micro_batches);
-  return ops;
+  const auto micro_batches = static_cast<int>(settings.accumulation);
+  std::vector<Op> ops =
+      options.schedule ? options.schedule(stage, micro_batches) : plan_step(stage, 1);
+  if (options.schedule) require_step(ops, stage, micro_batches);
+  return with_recomputation(ops, stage, settings.recomputation);
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   ZeroPlan plan{.groups = groups,
                 .layout = ParamLayout(blocks, layout_options(sharding, setup, mesh, groups.shard))};
   plan.stage = stage_of(plan.layout);
-  plan.training = training_ops(plan.stage, static_cast<int>(settings.accumulation), options);
+  plan.training = training_ops(plan.stage, settings, options);
   plan.evaluation = plan_evaluation(plan.stage);
   plan.buckets = plan_buckets(
       plan.layout, plan.training,
@@ -122,6 +123,18 @@ std::string ZeroPlan::precision_line() const {
                 name_of(gradients.accumulation_dtype), ", communication ",
                 name_of(gradients.wire.value_or(DType::f32)), ", masters ",
                 name_of(optimizer.master_dtype), ", moments ", name_of(optimizer.moment_dtype));
+}
+
+std::string ZeroPlan::recomputation_line() const {
+  const auto count = [&](const auto& belongs) {
+    return std::count_if(training.begin(), training.end(),
+                         [&](const Op& op) { return op.micro_batch == 0 && belongs(op); });
+  };
+  const auto again = count([](const Op& op) { return op.kind == OpKind::recompute; });
+  if (again == 0) return "";
+  const auto checkpoints = count([](const Op& op) { return op.keep == Keep::inputs; });
+  return concat("recompute forward of ", again, " of ", stage.blocks, " blocks again, in ",
+                checkpoints, checkpoints == 1 ? " group" : " groups", " of which inputs are kept");
 }
 
 std::int64_t PassPlans::arena_elements() const {

@@ -27,7 +27,7 @@ struct PlanOptions {
       false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
   StateStoreFactory state_store = make_device_state_store;  ///< Keeps masters and moments.
   /// The operations of a step, checked by require_step; empty: plan_step, micro-batch by
-  /// micro-batch.
+  /// micro-batch. The settings' recomputation is added to a list that has none.
   std::function<std::vector<Op>(const StageBlocks& stage, int micro_batches)> schedule;
 };
 
@@ -55,6 +55,8 @@ struct ZeroPlan {
   bool gathers() const { return parameters.shard_parameters && layout.shards() > 1; }
   /// One line: dtypes of parameters, gradients, accumulation, communication, masters, moments.
   std::string precision_line() const;
+  /// One line: how many blocks are computed again; "" when none is.
+  std::string recomputation_line() const;
 };
 
 /// `blocks[b]`: the parameters block b uses. Throws ConfigError for settings of another mesh.

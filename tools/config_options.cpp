@@ -34,6 +34,11 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("--tp", load.tp, "Tensor-parallel degree, over the file's")
       ->check(int_number(1));
   command.add_option("--pp", load.pp, "Pipeline stages, over the file's")->check(int_number(1));
+  command
+      .add_option("--recompute", load.recompute,
+                  "Keep the inputs of every N-th block alone and compute forward again before "
+                  "backward, over the file's")
+      ->check(int_number(1));
   command.add_flag("--strict", load.strict, "Unknown top-level keys are errors");
   const auto add = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->group(kAutoGroup);

@@ -166,6 +166,8 @@ class RankRun {
     std::printf("data      %s, %s samples\n", plan_.data->tokens().description().c_str(),
                 format_count(plan_.data->samples()).c_str());
     std::printf("%s\n", engine_->model().plan().precision_line().c_str());
+    if (const std::string line = engine_->model().plan().recomputation_line(); !line.empty())
+      std::printf("%s\n", line.c_str());
     for (const std::string& line : engine_->model().setup().description())
       std::printf("optimizer %s\n", line.c_str());
     std::printf("memory    planned per rank: %s (%s)\n", format_bytes(memory_.total()).c_str(),

@@ -31,6 +31,9 @@ TEST(Trainable, PlainConfigurationsPassInSilence) {
        {"\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}",
         "\"zero_optimization\": {\"stage\": 3}, \"bf16\": {\"enabled\": true}",
         "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {}}, \"gradient_clipping\": 0.5",
+        "\"activation_checkpointing\": {\"partition_activations\": true, \"number_checkpoints\": "
+        "4}",
+        "\"pipeline\": {\"activation_checkpoint_interval\": 2}",
         "\"activation_checkpointing\": {\"profile\": false}, \"tensorboard\": {\"enabled\": false}",
         "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"none\"}}",
         // Without effect at these stages.
@@ -50,9 +53,31 @@ TEST(Trainable, ListsWhatIsAcceptedButMissingInOneWarning) {
       load("\"tensorboard\": {\"enabled\": true}, \"comms_logger\": {\"enabled\": true}, "
            "\"activation_checkpointing\": {\"cpu_checkpointing\": true}"));
   EXPECT_TRUE(check.ok());
-  for (const char* section : {"tensorboard", "comms_logger", "activation_checkpointing"}) {
+  for (const char* section : {"tensorboard", "comms_logger", "cpu_checkpointing (would move"}) {
     EXPECT_NE(check.not_implemented.find(section), std::string::npos) << section;
   }
+}
+
+TEST(Trainable, SaysOfSavedActivationsWhatIsNotDoneYet) {
+  const auto missing = [](const char* members) {
+    return check_trainable(load(concat("\"activation_checkpointing\": {", members, "}")))
+        .not_implemented;
+  };
+  EXPECT_NE(missing("\"profile\": true").find("checkpointing.profile (would time"),
+            std::string::npos);
+  EXPECT_NE(missing("\"contiguous_memory_optimization\": true, \"partition_activations\": true, "
+                    "\"number_checkpoints\": 2")
+                .find("contiguous_memory_optimization (would put"),
+            std::string::npos);
+  EXPECT_EQ(missing("\"synchronize_checkpoint_boundary\": true"), "");
+  const LoadResult loaded = load(
+      "\"activation_checkpointing\": {\"cpu_checkpointing\": true, "
+      "\"profile\": true}");
+  const auto why = [&](const char* key) {
+    return why_without_effect(loaded.config, concat("activation_checkpointing.", key));
+  };
+  EXPECT_EQ(why("cpu_checkpointing"), "") << "something is computed again";
+  EXPECT_EQ(why("profile"), "not implemented yet");
 }
 
 TEST(Trainable, RefusesWhatWouldChangeTheResult) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedules.h"
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/tests/support/nano_model.h"
@@ -11,59 +12,6 @@
 
 namespace zero3d::test {
 namespace {
-
-Op op_of(OpKind kind, int block, int micro_batch) {
-  return {.kind = kind, .block = block, .micro_batch = micro_batch};
-}
-
-void add_forward(std::vector<Op>& ops, const StageBlocks& stage, int m) {
-  ops.push_back(op_of(OpKind::load_batch, 0, m));
-  for (int block = 0; block < stage.blocks; ++block) ops.push_back(forward_of(block, m));
-}
-
-void add_backward(std::vector<Op>& ops, const StageBlocks& stage, int m, OpKind kind) {
-  if (kind != OpKind::backward_weights) ops.push_back(op_of(OpKind::loss_gradient, 0, m));
-  for (int block = stage.blocks - 1; block >= stage.backward_down_to; --block)
-    ops.push_back(op_of(kind, block, m));
-}
-
-/// One forward, one backward, `ahead` micro-batches of forward being ahead of backward.
-std::vector<Op> one_forward_one_backward(const StageBlocks& stage, int micro_batches, int ahead) {
-  std::vector<Op> ops;
-  for (int i = 0; i < micro_batches + ahead; ++i) {
-    if (i < micro_batches) add_forward(ops, stage, i);
-    if (i >= ahead) add_backward(ops, stage, i - ahead, OpKind::backward);
-  }
-  return ops;
-}
-
-/// Input gradients at once, weight gradients `late` micro-batches later.
-std::vector<Op> split_backward(const StageBlocks& stage, int micro_batches, int late) {
-  std::vector<Op> ops;
-  for (int i = 0; i < micro_batches + late; ++i) {
-    if (i < micro_batches) add_forward(ops, stage, i);
-    if (i < micro_batches) add_backward(ops, stage, i, OpKind::backward_inputs);
-    if (i >= late) add_backward(ops, stage, i - late, OpKind::backward_weights);
-  }
-  return ops;
-}
-
-/// 1F1B whose backward is split too, block by block: inputs of block b, then weights of block b
-/// + 1.
-std::vector<Op> interleaved(const StageBlocks& stage, int micro_batches) {
-  std::vector<Op> ops;
-  add_forward(ops, stage, 0);
-  for (int m = 0; m < micro_batches; ++m) {
-    if (m + 1 < micro_batches) add_forward(ops, stage, m + 1);
-    ops.push_back(op_of(OpKind::loss_gradient, 0, m));
-    for (int block = stage.blocks - 1; block >= stage.backward_down_to; --block) {
-      ops.push_back(op_of(OpKind::backward_inputs, block, m));
-      if (block + 1 < stage.blocks) ops.push_back(op_of(OpKind::backward_weights, block + 1, m));
-    }
-    ops.push_back(op_of(OpKind::backward_weights, stage.backward_down_to, m));
-  }
-  return ops;
-}
 
 TEST(Schedule, ThePlainOrderIsAStep) {
   for (const int down_to : {0, 2}) {
@@ -120,19 +68,8 @@ TEST(Schedule, LeavesOutTheRepetitionsOfASteadyPhase) {
   EXPECT_EQ(without_repetitions(uneven), uneven) << "no steady phase";
 }
 
-struct Case {
-  const char* name;
-  std::function<std::vector<Op>(const StageBlocks&, int)> schedule;
-};
-
 /// Every order gives the plain one's bits, at every stage, tied or not, with parameters frozen.
 TEST(Schedule, HandWrittenOrdersGiveTheBitsOfThePlainOne) {
-  const Case cases[] = {
-      {"1F1B", [](const StageBlocks& s, int m) { return one_forward_one_backward(s, m, 2); }},
-      {"weights later", [](const StageBlocks& s, int m) { return split_backward(s, m, 1); }},
-      {"weights last", [](const StageBlocks& s, int m) { return split_backward(s, m, m); }},
-      {"interleaved", interleaved},
-  };
   const int accumulation = 4;
   for (const char* precision : {"", R"("bf16": {"enabled": true}, )"}) {
     for (const bool tied : {true, false}) {
@@ -163,7 +100,7 @@ TEST(Schedule, HandWrittenOrdersGiveTheBitsOfThePlainOne) {
           }
         };
         const RunResult plain = run_engine(json, options);
-        for (const Case& c : cases) {
+        for (const NamedSchedule& c : hand_written_schedules()) {
           SCOPED_TRACE(testing::Message()
                        << c.name << ", stage " << stage << (tied ? ", tied" : "") << precision);
           options.engine.schedule = c.schedule;

@@ -20,7 +20,7 @@ template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, sharding, gradients, precision,
-         optimizer, schedule, tile, log_every] = settings;
+         recomputation, optimizer, schedule, tile, log_every] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, tile, log_every);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
@@ -38,6 +38,8 @@ void for_each_field(TrainSettings& settings, const Use& use) {
   static_cast<void>(legacy_fusion);  // only a warning
   static_cast<void>(path);           // only in messages
   all(type, params, offloaded, bf16_states);
+  auto& [interval, groups] = recomputation;
+  all(interval, groups);
   auto& [schedule_type, schedule_params] = schedule;
   all(schedule_type, schedule_params);
 }
@@ -133,6 +135,50 @@ TEST(Settings, SequenceParallelRanksHaveACommunicationDtypeOfTheirOwn) {
       R"(, "communication_data_type": "fp16", "seq_parallel_communication_data_type": "bf16")";
   EXPECT_EQ(train(dtypes).wire, DType::f16);
   EXPECT_EQ(train(dtypes + R"(, "sequence_parallel_size": 2)").wire, DType::bf16);
+}
+
+TEST(Settings, RecomputationIsToldByItsKeyWhatIsWrongWithIt) {
+  const auto refused = [](const char* members) -> std::string {
+    try {
+      load_settings(
+          concat(R"({"train_batch_size": 1, "optimizer": {"type": "Adam"}, )", members, "}"), 1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const int number : {0, -3}) {
+    const std::string message = refused(
+        concat(R"("activation_checkpointing": {"number_checkpoints": )", number, "}").c_str());
+    EXPECT_NE(
+        message.find(concat(
+            "activation_checkpointing.number_checkpoints: expected 1 or more, found ", number)),
+        std::string::npos)
+        << message;
+  }
+  const std::string large =
+      refused(R"("pipeline": {"activation_checkpoint_interval": 3000000000})");
+  EXPECT_NE(large.find("pipeline.activation_checkpoint_interval"), std::string::npos) << large;
+  for (int field = 0; field < 2; ++field) {
+    TrainSettings settings;
+    (field == 0 ? settings.recomputation.interval : settings.recomputation.groups) = -1;
+    EXPECT_THROW(require_in_range(settings), Error);
+  }
+}
+
+/// --recompute of the command.
+TEST(Settings, AnOptionOverridesTheRecomputationOfAFile) {
+  LoadOptions options;
+  options.recompute = 3;
+  const LoadResult loaded = load_config_text(
+      R"({"train_batch_size": 1, "optimizer": {"type": "Adam"},
+          "pipeline": {"activation_checkpoint_interval": 5},
+          "activation_checkpointing": {"number_checkpoints": 2}})",
+      "file", options);
+  const RecomputationSettings settings = train_settings(loaded.config).recomputation;
+  EXPECT_EQ(settings.interval, 3);
+  EXPECT_EQ(settings.groups, 0);
+  EXPECT_EQ(loaded.provenance.at("pipeline.activation_checkpoint_interval").note, "--recompute");
 }
 
 }  // namespace

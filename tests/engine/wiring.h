@@ -30,8 +30,10 @@ struct Seen {
   double state_elements = 0;   ///< That the optimizer keeps here.
   double record_elements = 0;  ///< Of the first unit.
   double arena = 0;
-  double warnings = 0;  ///< Of the optimizer.
-  double lines = 0;     ///< Of progress.
+  double warnings = 0;    ///< Of the optimizer.
+  double lines = 0;       ///< Of progress.
+  double recomputed = 0;  ///< Blocks, and the groups they make.
+  double groups = 0;
   bool saved = false;
 
   double gradient() const { return run.gradients.back().at("p0").at(0); }
@@ -114,6 +116,10 @@ inline RunOptions options_of(const Row& row, Seen& seen, const std::string& fold
     seen.samples = engine.global_samples();
     seen.loss_scale = engine.loss_scale();
     seen.arena = static_cast<double>(engine.model().passes().arena_elements());
+    for (const Op& op : engine.model().plan().training) {
+      seen.recomputed += op.kind == OpKind::recompute ? 1 : 0;
+      seen.groups += op.keep == Keep::inputs ? 1 : 0;
+    }
     seen.warnings = static_cast<double>(engine.model().setup().rules().warnings.size());
   };
   return options;

@@ -299,6 +299,27 @@ std::vector<Row> optimizer_rows() {
            {1024, 2048}}};
 }
 
+/// Of eight blocks all but the last are computed again.
+std::vector<Row> recomputation_rows() {
+  const auto recomputed = [](const Seen& s) { return s.recomputed; };
+  const auto groups = [](const Seen& s) { return s.groups; };
+  const char* const interval = "pipeline.activation_checkpoint_interval";
+  const char* const number = "activation_checkpointing.number_checkpoints";
+  return {{interval, {"0", "3"}, {}, recomputed, {0, 7}},
+          {interval, {"1", "3"}, {{number, "2"}}, groups, {7, 3}},
+          {interval, {"0", "3"}, {{number, "2"}}, groups, {2, 3}},
+          {number, {"2", "50"}, {}, groups, {2, 7}},
+          {number, {"null", "3"}, {}, recomputed, {0, 7}},
+          {"activation_checkpointing.partition_activations", {"false", "true"}, {}, groups, {0, 7}},
+          {"activation_checkpointing.cpu_checkpointing", {"false", "true"}, {}, groups, {0, 7}},
+          {"activation_checkpointing.cpu_checkpointing",
+           {"false", "true"},
+           {{number, "2"}},
+           groups,
+           {2, 2}},
+          {"activation_checkpointing.profile", {"false", "true"}, {}, recomputed, {0, 0}}};
+}
+
 class Wiring : public ::testing::TestWithParam<std::vector<Row> (*)()> {};
 
 TEST_P(Wiring, AKeyDoesWhatItSays) {
@@ -320,6 +341,7 @@ INSTANTIATE_TEST_SUITE_P(Sharding, Wiring, ::testing::Values(sharding_rows));
 INSTANTIATE_TEST_SUITE_P(Gradients, Wiring, ::testing::Values(gradient_rows));
 INSTANTIATE_TEST_SUITE_P(Precision, Wiring, ::testing::Values(precision_rows));
 INSTANTIATE_TEST_SUITE_P(LossScale, Wiring, ::testing::Values(loss_scale_rows));
+INSTANTIATE_TEST_SUITE_P(Recomputation, Wiring, ::testing::Values(recomputation_rows));
 INSTANTIATE_TEST_SUITE_P(Optimizer, Wiring, ::testing::Values(optimizer_rows));
 
 }  // namespace

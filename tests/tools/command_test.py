@@ -84,6 +84,20 @@ class Metrics(CommandTest):
         self.assertAlmostEqual(losses[0], losses[2], places=5)
         self.assertNotAlmostEqual(losses[0], losses[1], places=3)  # one batch of two: the third is not read
 
+    def test_recomputation_changes_no_number_and_says_what_it_does(self):
+        plain = self.metrics(ranks=2)
+        path = self.folder / "metrics.jsonl"
+        result = self.succeed(self.train_arguments(ranks=2, metrics=path, recompute=1))
+        self.assertRegex(result.stdout, r"(?m)^recompute forward of (\d+) of \d+ blocks again, in \1 groups of which inputs are kept$")
+        self.assertEqual(without_times(plain), without_times(read_lines(path)))
+        resolved = json.loads((self.folder / "metrics.jsonl.ds_config.json").read_text())
+        self.assertEqual(resolved["pipeline"]["activation_checkpoint_interval"], 1)
+        self.assertNotIn("recompute", self.train(ranks=2).stdout)
+        shown = self.succeed(["validate", "--recompute", "3", self.config()]).stdout
+        self.assertRegex(shown, r"pipeline\.activation_checkpoint_interval = 3 +# command line: --recompute")
+        for value in ("0", "-1", "x"):
+            self.assertNotEqual(self.run_command(self.train_arguments(recompute=value)).returncode, 0)
+
     def test_evaluation_lines(self):
         records = self.metrics(steps=5, eval_data=support.RUNS / "tokens-61.u16", eval_interval=2, ranks=2)
         self.assertEqual([(r["kind"], r["step"]) for r in records],

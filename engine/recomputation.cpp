@@ -1,0 +1,48 @@
+#include "zero3d/engine/recomputation.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace zero3d {
+
+std::vector<int> recomputed_groups(const StageBlocks& stage,
+                                   const RecomputationSettings& settings) {
+  const int begin = stage.backward_down_to;
+  const int count = stage.blocks - 1 - begin;
+  std::vector<int> first;
+  if (settings.interval > 0) {
+    // Not begin += interval, which may be more than an int holds.
+    for (int done = 0; done < count; done += std::min(settings.interval, count - done))
+      first.push_back(begin + done);
+  } else if (settings.groups > 0) {
+    const int groups = std::min(settings.groups, std::max(count, 0));
+    for (std::int64_t group = 0; group < groups; ++group)
+      first.push_back(begin + static_cast<int>(group * count / groups));
+  }
+  return first;
+}
+
+std::vector<Op> with_recomputation(std::span<const Op> ops, const StageBlocks& stage,
+                                   const RecomputationSettings& settings) {
+  const std::vector<int> groups = recomputed_groups(stage, settings);
+  const bool placed = std::any_of(ops.begin(), ops.end(),
+                                  [](const Op& op) { return op.kind == OpKind::recompute; });
+  if (groups.empty() || placed) return {ops.begin(), ops.end()};
+  std::vector<Op> result;
+  for (Op op : ops) {
+    const auto next = std::upper_bound(groups.begin(), groups.end(), op.block);
+    const int end = next == groups.end() ? stage.blocks - 1 : *next;
+    const bool in_group = next != groups.begin() && op.block < end;
+    const int first = in_group ? *(next - 1) : 0;
+    if (in_group && op.kind == OpKind::forward)
+      op.keep = op.block == first ? Keep::inputs : Keep::nothing;
+    if (in_group && begins_gradients(op.kind) && op.block == end - 1) {
+      for (int block = first; block < end; ++block)
+        result.push_back(recompute_of(block, op.micro_batch));
+    }
+    result.push_back(op);
+  }
+  return result;
+}
+
+}  // namespace zero3d
