@@ -96,8 +96,8 @@ class Engine {
   /// has finished is part of the window. ZeRO stages 1 to 3. No step inside.
   void coalesce_grad_reduction(const std::function<void()>& body);
 
-  /// Writes the training parameters, whole, to folder/filename as safetensors; rank 0 writes, every
-  /// rank calls. With sharded parameters it needs gather_to_save, else it logs so and returns
+  /// Writes the training parameters, whole, to folder/filename as safetensors, and what the module
+  /// writes beside them; rank 0 writes, every rank calls. With sharded parameters it needs gather_to_save, else it logs so and returns
   /// false. Throws IoError.
   bool save_16bit_model(const std::string& folder,
                         const std::string& filename = "model.safetensors");

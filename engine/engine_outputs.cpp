@@ -122,7 +122,10 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     model_->for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
       if (writer) writer->write(spec.name, value);
     });
-    if (writer) writer->commit();
+    if (writer) {
+      writer->commit();
+      module_.write_beside_weights(folder, model_->plan().dtype());
+    }
   });
   return true;
 }

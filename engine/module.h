@@ -180,6 +180,9 @@ class Module {
   virtual ~Module() = default;
   /// In order of execution; fixed for the life of the module.
   virtual const std::vector<std::unique_ptr<Block>>& blocks() const = 0;
+  /// Writes into a folder, which is there, what a model folder has beside weights of this dtype
+  /// (config.json, tokenizer files). Engine::save_16bit_model calls it on the rank that writes.
+  virtual void write_beside_weights(const std::string& /*folder*/, DType /*dtype*/) const {}
 };
 
 }  // namespace zero3d

@@ -1,12 +1,16 @@
 // Chooses the family's blocks.
 #include "zero3d/models/build.h"
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "zero3d/core/log.h"
+#include "zero3d/core/output_file.h"
 #include "zero3d/core/text.h"
 #include "zero3d/models/gpt2.h"
+#include "zero3d/models/hf_folder.h"
 #include "zero3d/models/llama.h"
 
 namespace zero3d {
@@ -14,10 +18,21 @@ namespace {
 
 class LanguageModel final : public Module {
  public:
-  explicit LanguageModel(std::vector<std::unique_ptr<Block>> blocks) : blocks_(std::move(blocks)) {}
+  LanguageModel(ModelConfig config, std::vector<std::unique_ptr<Block>> blocks)
+      : config_(std::move(config)), blocks_(std::move(blocks)) {}
   const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
 
+  void write_beside_weights(const std::string& folder, DType dtype) const override {
+    write_text_file((std::filesystem::path(folder) / "config.json").string(),
+                    to_config_json(config_, dtype));
+    const std::vector<std::string> left = carry_model_files(config_.folder, folder);
+    if (!left.empty())
+      log_info(
+          concat(left.size(), " files are left in ", config_.folder, ": ", joined(left, ", ")));
+  }
+
  private:
+  const ModelConfig config_;
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
@@ -25,9 +40,9 @@ class LanguageModel final : public Module {
 
 std::unique_ptr<Module> build_model(const ModelConfig& config) {
   validate(config);
-  return std::make_unique<LanguageModel>(config.family == ModelConfig::Family::gpt2
-                                             ? make_gpt2_blocks(config)
-                                             : make_llama_blocks(config));
+  return std::make_unique<LanguageModel>(config, config.family == ModelConfig::Family::gpt2
+                                                     ? make_gpt2_blocks(config)
+                                                     : make_llama_blocks(config));
 }
 
 std::vector<ParameterSpec> list_parameters(const Module& module) {

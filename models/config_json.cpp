@@ -275,7 +275,10 @@ ModelConfig read_model_config(const std::string& path) {
                     "into its base model (merge_and_unload) and give the folder of that");
     file /= "config.json";
   }
-  return parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());
+  ModelConfig config =
+      parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());
+  config.folder = file.parent_path().string();
+  return config;
 }
 
 }  // namespace zero3d

@@ -41,8 +41,7 @@ std::vector<TensorDeclaration> exported_tensors(const std::vector<ParameterSpec>
 /// Copies what goes with a model beside its config and weights (generation_config.json, tokenizer
 /// files, chat templates) from one of its folders to another that is there, over what that has.
 /// Returns the names of the other files of `from` and of those that could not be read: what is not
-/// in the new folder. `from` may be no folder; then nothing is copied. Engine::save_16bit_model
-/// writes weights only: with this and to_config_json beside them the folder loads elsewhere.
+/// in the new folder. `from` may be no folder; then nothing is copied.
 std::vector<std::string> carry_model_files(const std::string& from, const std::string& to);
 
 /// Writes a model folder: under a temporary name beside its path until commit(). Until then, and

@@ -78,6 +78,8 @@ struct ModelConfig {
 
   /// The config.json that this was read from; what it says beside all this is written again.
   std::string source;
+  /// Where that lies, with what goes with the model; "" when it was not read from a folder.
+  std::string folder;
   /// What of the file has no effect or is not as the file says, a sentence each.
   std::vector<std::string> remarks;
 

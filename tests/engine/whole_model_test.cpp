@@ -9,6 +9,7 @@
 
 #include "zero3d/core/text.h"
 #include "zero3d/formats/safetensors.h"
+#include "zero3d/models/hf_folder.h"
 #include "zero3d/tests/support/log_capture.h"
 #include "zero3d/tests/support/nano_model.h"
 #include "zero3d/tests/support/run_engine.h"
@@ -90,6 +91,28 @@ TEST(Save16BitModel, WritesEveryParameterWholeInTheTrainingDtype) {
       EXPECT_EQ(bytes, result.state.at(entry.name).value) << entry.name << ", stage " << stage;
     }
   }
+}
+
+TEST(Save16BitModel, MakesAFolderThatLoadsElsewhere) {
+  const TemporaryFolder folder;
+  ModelConfig config = nano_gpt2(true);
+  std::filesystem::create_directory(folder.path() / "model");
+  folder.write("model/tokenizer.json", "{}");
+  folder.write("model/generation_config.json", "{\"temperature\": 0.5}");
+  folder.write("model/notes.txt", "mine");
+  config.folder = folder.file("model");
+  config.source = R"({"model_type": "gpt2", "pad_token_id": 3})";
+  RunOptions options = nano_options(config, 2, 1);
+  const LogCapture log;
+  options.after = [&](Engine& engine, int) { engine.save_16bit_model(folder.file("out")); };
+  run_engine(json_of(2, "", ""), options);
+  ModelConfig read = read_model_config(folder.file("out"));
+  EXPECT_EQ(read.hidden_size, config.hidden_size);
+  EXPECT_NE(read.source.find("pad_token_id"), std::string::npos);
+  EXPECT_NE(open_model_folder(folder.file("out"), read), nullptr);
+  EXPECT_EQ(read_file(folder.file("out/generation_config.json")), "{\"temperature\": 0.5}");
+  EXPECT_EQ(read_file(folder.file("out/tokenizer.json")), "{}");
+  EXPECT_EQ(log.with("notes.txt").size(), 1u);
 }
 
 TEST(Save16BitModel, Stage3WithoutTheKeySaysSoAndSavesNothing) {
