@@ -30,6 +30,8 @@ class Trial {
     const ReadSettings read = read_settings(draft_.config);
     for (const ConfigMessage& problem : read.problems) error(problem.path, problem.message);
     const TrainSettings& settings = read.settings;
+    if (settings.gradients.predivide_factor == 0)
+      error("gradient_predivide_factor", "is 0; expected another number, since it divides");
     if (settings.precision.loss_scale && read.problems.empty())
       attempt("fp16", [&] { LossScaler scaler(*settings.precision.loss_scale); });
     const bool sound = !settings.optimizer.type.empty() && !reported("optimizer");

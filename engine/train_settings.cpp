@@ -128,7 +128,6 @@ void require_in_range(const TrainSettings& settings) {
   in_range("pp", settings.pp, 1, kMost);
   in_range("sp", settings.sp, 1, kMost);
   in_range("optimizer_tile", settings.optimizer_tile, 0, kMost);
-  in_range("log_every", settings.log_every, 0, kMost);
   in_range("recomputation.interval", settings.recomputation.interval, 0, kMost);
   in_range("recomputation.groups", settings.recomputation.groups, 0, kMost);
   const ShardingSettings& sharding = settings.sharding;

@@ -212,6 +212,20 @@ void read_llama(const JsonSection& file, ModelConfig& config) {
                  "false (attention to earlier tokens)");
 }
 
+/// Keys of other architectures that would change the arithmetic, found in files made by hand or
+/// converted: the class that the file names does not read them.
+void remark_other_models(const JsonSection& file, ModelConfig& config) {
+  for (const char* key : {"alibi", "attention_multiplier", "attn_logit_softcapping",
+                          "embedding_multiplier", "final_logit_softcapping", "logits_scaling",
+                          "num_experts", "num_local_experts", "parallel_attn", "pruned_heads",
+                          "query_pre_attn_scalar", "residual_multiplier", "use_qk_norm"}) {
+    const ConfigJson* value = file.find(key);
+    if (value == nullptr || value->is_null() || *value == false || value->empty()) continue;
+    config.remarks.push_back(
+        concat(key, " has no effect: ", architecture_name(config.family), " does not read it"));
+  }
+}
+
 void read_special_tokens(const JsonSection& file, ModelConfig& config) {
   if (file.has("bos_token_id")) config.bos_token = file.integer("bos_token_id", 0);
   config.eos_tokens = file.integers("eos_token_id");
@@ -249,6 +263,9 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   file.refuse_if(file.boolean("is_encoder_decoder", false), "is_encoder_decoder",
                  "false (decoders without an encoder)");
   config.initializer_range = file.number("initializer_range", 0.02);
+  file.refuse_if(!file.boolean("is_causal", true), "is_causal",
+                 "true (attention to earlier tokens)");
+  remark_other_models(file, config);
   if (config.family == Family::gpt2) {
     read_gpt2(file, config);
   } else {

@@ -108,6 +108,12 @@ TEST(Families, Biases) {
   EXPECT_EQ(parse(kMistral, R"({"attention_bias": false})").remarks.size(), 0u);
 }
 
+TEST(Families, KeysOfOtherArchitecturesAreSaidToHaveNoEffect) {
+  const char* others = R"({"final_logit_softcapping": 30.0, "num_local_experts": 8,
+                           "use_qk_norm": false, "pruned_heads": {}, "alibi": null})";
+  for (const auto& family : {kLlama, kGemma}) EXPECT_EQ(parse(family, others).remarks.size(), 2u);
+}
+
 TEST(Families, ActivationsByName) {
   using Activation = ModelConfig::Activation;
   EXPECT_EQ(parse(kGemma, R"({"hidden_act": "gelu"})").activation, Activation::gelu);
@@ -118,6 +124,7 @@ TEST(Families, ActivationsByName) {
   EXPECT_EQ(parse(kLlama, R"({"hidden_act": "swish"})").activation, Activation::silu);
   expect_refused(kLlama, R"({"hidden_act": "gelu"})", {"hidden_act", "gelu", "silu"});
   expect_refused(kGemma, R"({"hidden_activation": "relu"})", {"hidden_activation", "relu"});
+  expect_refused(kGemma, R"({"is_causal": false})", {"is_causal"});
   expect_refused(kGemma, R"({"use_bidirectional_attention": true})",
                  {"use_bidirectional_attention"});
 }

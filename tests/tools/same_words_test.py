@@ -78,6 +78,7 @@ ODD = """
 "fp16": {"enabled": false, "loss_scale": 1e39}
 "gradient_accumulation_steps": 2147483648
 "gradient_predivide_factor": 1e39
+"gradient_predivide_factor": 0
 "gradient_clipping": -1
 "zero_optimization": {"stage": 3, "mics_shard_size": 4294967296}
 "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3}
