@@ -141,6 +141,16 @@ class Ranks(CommandTest):
         self.assertIn("share", re.search("cores .*", self.train(ranks=2, threads=cores).stdout)[0])
 
 
+class Families(CommandTest):
+    def test_stages_agree(self):
+        for model in ("gemma-tiny", "mistral-window", "qwen3-tiny"):
+            records = [without_times(self.metrics(config=self.config(zero_optimization={"stage": stage}), model=model, ranks=2,
+                                                  seq_len=32, data=support.RUNS / "tokens-131.u16")) for stage in (0, 3)]
+            losses = [[(r["loss"], r["grad_norm"]) for r in run if "loss" in r] for run in records]
+            self.assertEqual(losses[0], losses[1], model)
+            self.assertEqual(len(losses[0]), 2, model)
+
+
 class Parameters(CommandTest):
     def exported(self, **keywords):
         folder = self.folder / "out"
