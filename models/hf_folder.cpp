@@ -1,6 +1,7 @@
 #include "zero3d/models/hf_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -174,6 +175,29 @@ class FolderSource final : public ParameterSource {
   std::map<std::string, FileTensor, std::less<>> tensors_;
 };
 
+/// Names the weight files of the folder that no tensor comes from: another shard, an adapter.
+void remark_unread_files(const SafetensorsFolder& folder, std::vector<std::string>& remarks) {
+  std::set<std::string> read;
+  for (const auto& [name, tensor] : folder.tensors())
+    read.insert(std::filesystem::path(tensor.file->path()).filename().string());
+  std::vector<std::string> others;
+  std::error_code code;
+  for (std::filesystem::directory_iterator it(folder.path(), code), end; !code && it != end;
+       it.increment(code)) {
+    const std::string name = it->path().filename().string();
+    const bool unread_index = name.ends_with(".safetensors.index.json") && read.size() == 1 &&
+                              read.count("model.safetensors") != 0;
+    const bool weights = name.starts_with("model") || name.starts_with("adapter_model") ||
+                         name.starts_with("consolidated");  // other tensors may lie beside them
+    if (unread_index || (weights && name.ends_with(".safetensors") && read.count(name) == 0))
+      others.push_back(name);
+  }
+  if (others.empty()) return;
+  std::ranges::sort(others);
+  remarks.push_back(
+      concat(others.size(), " weight files of the folder are not read: ", name_list(others)));
+}
+
 }  // namespace
 
 std::unique_ptr<ParameterSource> open_folder(const std::string& path,
@@ -204,6 +228,7 @@ std::unique_ptr<ParameterSource> open_model_folder(const std::string& path, Mode
                                       "says so"));
     }
   }
+  remark_unread_files(folder, config.remarks);
   return std::make_unique<FolderSource>(std::move(folder), list_parameters(*build_model(config)),
                                         &config, equal, config.remarks);
 }

@@ -116,6 +116,16 @@ TEST_F(ModelFolder, AnotherHeadIsNotTiedAndThatIsSaid) {
              "'lm_head.weight' and 'model.embed_tokens.weight' differ");
 }
 
+TEST_F(ModelFolder, WeightFilesThatAreNotReadAreNamed) {
+  const std::vector<std::string> others = {"adapter_model.safetensors",
+                                           "model-00002-of-00002.safetensors",
+                                           "model.safetensors.index.json"};
+  for (const std::string& name : others) folder_.write(name, "{}");
+  open();
+  ASSERT_EQ(config_.remarks.size(), 1u);
+  for (const std::string& name : others) expect_has(config_.remarks[0], name);
+}
+
 TEST_F(ModelFolder, OneElementMakesAnotherHead) {
   NamedValues head = tensor(kTable);
   head.name = kHead;
