@@ -23,6 +23,11 @@ class Device {
   /// "cpu of rank 1".
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
+  /// A stream whose kernels run on the host's processors and on host memory, beside what the device
+  /// computes. On a CPU device the two are one kind.
+  virtual std::unique_ptr<Stream> create_host_stream(const std::string& name) {
+    return create_stream(name);
+  }
 
   /// Memory of one tier. The two host tiers share one budget.
   virtual TrackingResource& memory(Tier tier) = 0;

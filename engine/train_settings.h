@@ -11,6 +11,7 @@
 #include "zero3d/core/dtype.h"
 #include "zero3d/engine/recomputation.h"
 #include "zero3d/engine/zero/policy.h"
+#include "zero3d/offload/offload_settings.h"
 #include "zero3d/optim/loss_scaler.h"
 #include "zero3d/optim/make_rule.h"
 #include "zero3d/optim/schedule.h"
@@ -70,6 +71,7 @@ struct TrainSettings {
   GradientSettings gradients;
   PrecisionSettings precision;
   RecomputationSettings recomputation;
+  OffloadSettings offload;
   OptimizerChoice optimizer;
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "zero3d/device/event_state.h"
+#include "zero3d/offload/io_port.h"
 #include "zero3d/offload/io_queue.h"
 
 namespace zero3d {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "zero3d/core/view.h"
+#include "zero3d/offload/io_options.h"
 
 namespace zero3d {
 
@@ -59,8 +59,6 @@ struct IoPortOptions {
   int threads = 1;             ///< Of the pool.
   bool single_submit = false;  ///< One system call a piece (io_uring).
 };
-
-using IoPortFactory = std::function<std::unique_ptr<IoPort>(const IoPortOptions&)>;
 
 /// A pool of threads that each do one read or write at a time.
 std::unique_ptr<IoPort> make_thread_port(const IoPortOptions& options);

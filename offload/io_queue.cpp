@@ -1,4 +1,5 @@
 #include "zero3d/offload/io_queue.h"
+#include "zero3d/offload/io_port.h"
 
 #include <algorithm>
 #include <condition_variable>

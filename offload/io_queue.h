@@ -5,7 +5,6 @@
 // offset, which travels along events as a stream's does.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -17,22 +16,9 @@
 #include "zero3d/core/view.h"
 #include "zero3d/device/device.h"
 #include "zero3d/offload/io_file.h"
-#include "zero3d/offload/io_port.h"
+#include "zero3d/offload/io_options.h"
 
 namespace zero3d {
-
-/// The keys of a ds_config's `aio`, and what has no key.
-struct IoOptions {
-  std::int64_t block_size = 1 << 20;  ///< Bytes of the largest piece; a multiple of 4,096.
-  int queue_depth = 8;                ///< Pieces under way at a time.
-  int intra_op_parallelism = 1;       ///< Threads, where io_uring is refused.
-  bool single_submit = false;         ///< One system call a piece.
-  bool overlap_events = true;         ///< False: no piece is started while others are under way.
-  int rank = 0;                       ///< In traces and messages.
-  /// Nothing that is under way has ended for so long: the drive is given up.
-  std::chrono::milliseconds stall_limit{60'000};
-  IoPortFactory port;  ///< Null: open_io_port.
-};
 
 /// One contiguous piece of a file and of memory.
 struct IoTransfer {

@@ -15,6 +15,7 @@
 #include "zero3d/core/multiples.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/offload/io_port.h"
 #include "zero3d/offload/io_queue.h"
 #include "zero3d/offload/swap_folder.h"
 

@@ -23,6 +23,7 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
       options_(options),
       compute_(*streams.compute),
       gather_(*streams.gather),
+      copy_in_(streams.copy_in.get()),
       units_(layout.units().size()),
       placed_(layout.units().size()) {
   for (int index = 0; index < layout.unit_count(); ++index) {
@@ -64,7 +65,9 @@ void ParameterStore::load(const ParameterSource& source) {
     device_.fill_zero(compute_, target);
     for (const ParameterRun& run : layout_.runs(unit, begin, layout_.unit(unit).shard))
       load_run(source, run, target.flat(run.offset, run.count), staging);
-    publish(unit);
+    Event written;
+    compute_.record(written);
+    publish(unit, written);
   }
   gather_published();
   compute_.synchronize();
@@ -201,15 +204,28 @@ void ParameterStore::give_up(int unit) {
   s.live = false;
 }
 
-void ParameterStore::begin_step() {
+void ParameterStore::begin_step(Stream& writer) {
   for (const UnitState& s : units_)
-    if (s.ready.recorded()) compute_.wait(s.ready);
+    if (s.ready.recorded()) writer.wait(s.ready);
 }
 
-void ParameterStore::publish(int unit) {
+Event ParameterStore::update_shard(int unit, std::int64_t begin, const ConstView& values,
+                                   const Event& ready) {
+  copy_in_->wait(ready);
+  device_.copy(*copy_in_, shard(unit).flat(begin, values.numel()), values);
+  Event copied;
+  copy_in_->record(copied);
+  return copied;
+}
+
+void ParameterStore::publish(int unit, const Event& written) {
   UnitState& s = state(unit);
-  compute_.record(s.updated);
-  if (!s.whole.defined() || layout_.shards() == 1) return;
+  s.updated = written;
+  if (!s.whole.defined()) return;
+  if (layout_.shards() == 1) {
+    s.ready = written;
+    return;
+  }
   // At most a quarter of the model at a time, so that gathering overlaps the update however small
   // the model is.
   const std::int64_t limit = std::min(options_.publish_elements, layout_.padded() / 4);
@@ -272,7 +288,9 @@ void ParameterStore::store_whole(int unit, const ConstView& values, Communicator
   const View mine = shard(unit);
   const View piece = whole.flat(groups_.gather->rank() * mine.numel(), mine.numel());
   if (mine.data() != piece.data()) device_.copy(compute_, mine, piece);
-  publish(unit);
+  Event written;
+  compute_.record(written);
+  publish(unit, written);
   gather_published();
   state(unit).secondary_valid = false;
   compute_.synchronize();

@@ -51,12 +51,16 @@ class ParameterStore {
   /// This rank's shard of a unit, in the store's dtype: what the optimizer updates or writes its
   /// copy to.
   View shard(int unit);
-  /// The compute stream is about to write shards: it waits for the gathers that read them, also for
+  /// Where shard() lies.
+  Tier shard_tier() const { return Tier::device; }
+  /// Work on `writer` is about to write shards: it waits for the gathers that read them, also for
   /// those that nobody has waited for by acquiring their unit.
-  void begin_step();
-  /// The compute stream has work enqueued that wrote shard(unit): brings the whole copy, if one is
-  /// kept, up to date.
-  void publish(int unit);
+  void begin_step(Stream& writer);
+  /// Elements [begin, begin + numel) of this rank's shard become `values`, host or device memory,
+  /// once `ready` is passed. Returns the point where they are copied.
+  Event update_shard(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
+  /// This rank's shard is written at `written`: brings the whole copy, if one is kept, up to date.
+  void publish(int unit, const Event& written);
   /// All shards are updated: gathers what is still to be published; secondary copies are stale.
   void end_step();
 
@@ -82,7 +86,7 @@ class ParameterStore {
     Tensor on_demand;
     bool live = false;
     Event ready;    ///< The gather that filled `whole` or `gathered`.
-    Event updated;  ///< The last write of the shard by the compute stream.
+    Event updated;  ///< The last write of the shard.
   };
   bool gathers(int unit) const {
     return options_.shard_parameters && layout_.shards() > 1 && !layout_.unit(unit).persistent;
@@ -105,6 +109,7 @@ class ParameterStore {
   ParameterStoreOptions options_;
   Stream& compute_;
   Stream& gather_;
+  Stream* copy_in_;  ///< Null where nothing is offloaded.
   std::vector<UnitState> units_;
   std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
   std::int64_t published_elements_ = 0;

@@ -198,7 +198,11 @@ void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& stream,
         break;
     }
     if (step.tile.count > 0) window.release();
-    if (step.ends_unit) parameters_.publish(step.tile.unit);
+    if (step.ends_unit) {
+      Event written;
+      stream.record(written);
+      parameters_.publish(step.tile.unit, written);
+    }
   }
 }
 
@@ -210,7 +214,7 @@ void ShardedOptimizer::transform(const UpdateInputs& inputs) {
 }
 
 void ShardedOptimizer::update(const UpdateInputs& inputs) {
-  parameters_.begin_step();
+  parameters_.begin_step(compute_);
   run(plan_.update, compute_, inputs, inputs.gradient_factor);
   parameters_.end_step();
 }

@@ -7,6 +7,7 @@
 
 #include "faulty_port.h"
 #include "zero3d/offload/checksum.h"
+#include "zero3d/offload/io_port.h"
 #include "zero3d/offload/io_queue.h"
 #include "zero3d/tests/support/log_capture.h"
 #include "zero3d/tests/support/temporary_folder.h"

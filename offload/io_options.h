@@ -1,0 +1,28 @@
+// How a drive is read and written: plain data, and the seam below it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace zero3d {
+
+class IoPort;
+struct IoPortOptions;
+using IoPortFactory = std::function<std::unique_ptr<IoPort>(const IoPortOptions&)>;
+
+/// The keys of a ds_config's `aio`, and what has no key.
+struct IoOptions {
+  std::int64_t block_size = 1 << 20;  ///< Bytes of the largest piece; a multiple of 4,096.
+  int queue_depth = 8;                ///< Pieces under way at a time.
+  int intra_op_parallelism = 1;       ///< Threads, where io_uring is refused.
+  bool single_submit = false;         ///< One system call a piece.
+  bool overlap_events = true;         ///< False: no piece is started while others are under way.
+  int rank = 0;                       ///< In traces and messages.
+  /// Nothing that is under way has ended for so long: the drive is given up.
+  std::chrono::milliseconds stall_limit{60'000};
+  IoPortFactory port;  ///< Null: open_io_port.
+};
+
+}  // namespace zero3d
