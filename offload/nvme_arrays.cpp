@@ -103,18 +103,21 @@ Event NvmeArrays::fetch(Array& from, std::int64_t begin, const Buffer& buffer,
   return queue_->submit("read from drive", std::move(transfers), after);
 }
 
-void NvmeArrays::read(int index, const View& target) {
+void NvmeArrays::read(int index, std::int64_t begin, const View& target) {
   raise();
   Array& from = array(index);
   const View bytes(target.data(), DType::u8, Shape{static_cast<std::int64_t>(target.bytes())});
-  ZERO3D_CHECK(bytes.numel() == from.bytes, "an array is read whole");
-  for (std::int64_t begin = 0; begin < from.bytes;) {
+  ZERO3D_CHECK(begin >= 0 && begin + bytes.numel() <= from.bytes, "a range of the array");
+  for (std::int64_t done = 0; done < bytes.numel();) {
     Buffer& buffer = next_buffer();
-    const std::int64_t count = std::min(buffer.memory.numel(), from.bytes - begin);
-    in_.wait(fetch(from, begin, buffer, {buffer.memory.flat(0, round_up(count, kPage))}));
-    device_.copy(in_, bytes.flat(begin, count), buffer.memory.flat(0, count));
+    const std::int64_t at = begin + done;
+    const std::int64_t offset = at % kPage;
+    const std::int64_t count = std::min(buffer.memory.numel() - offset, bytes.numel() - done);
+    const View pages = buffer.memory.flat(0, round_up(offset + count, kPage));
+    in_.wait(fetch(from, at - offset, buffer, {pages}));
+    device_.copy(in_, bytes.flat(done, count), buffer.memory.flat(offset, count));
     in_.record(buffer.free);
-    begin += count;
+    done += count;
   }
 }
 

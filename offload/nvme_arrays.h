@@ -1,5 +1,5 @@
-// Flat arrays on drives, which streams read whole and write in parts through a few buffers of
-// pinned memory. A read is submitted when it is asked for, so that drives run ahead of the stream
+// Flat arrays on drives, of which streams read and write any part through a few buffers of pinned
+// memory. A read is submitted when it is asked for, so that drives run ahead of the stream
 // that copies to the device; nobody's thread waits for one. Used from one host thread.
 #pragma once
 
@@ -39,9 +39,9 @@ class NvmeArrays {
   /// Pinned bytes of so many buffers.
   static std::int64_t buffer_memory(int count, std::int64_t bytes);
 
-  /// Enqueues target = the whole array on `in`, after the writes of it so far. An array larger than
-  /// a buffer comes in pieces.
-  void read(int array, const View& target);
+  /// Enqueues target = the bytes from `begin` on, on `in`, after the writes of them so far. What is
+  /// larger than a buffer comes in pieces.
+  void read(int array, std::int64_t begin, const View& target);
   /// Bytes from `begin` on become `values`, host or device memory, once `ready` is passed: after
   /// that all reads of them so far must be over. Returns the point from which `values` may change.
   /// The range may begin and end within a page of 4 KiB: what else that holds is read for it first,

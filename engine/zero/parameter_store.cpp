@@ -137,7 +137,7 @@ ConstView ParameterStore::bring(int unit, const View& whole) {
     return s.shard.view();
   }
   const View piece = own_piece(unit, whole);
-  home_->read(unit, piece, s.updated);
+  home_->read(unit, 0, piece, s.updated);
   Event brought;
   copy_in_->record(brought);
   gather_.wait(brought);
@@ -192,11 +192,25 @@ void ParameterStore::begin_step(Stream& writer) {
 Event ParameterStore::update_shard(int unit, std::int64_t begin, const ConstView& values,
                                    const Event& ready) {
   if (home_ != nullptr) return home_->write(unit, begin, values, ready);
-  Stream& stream = copy_in_ != nullptr ? *copy_in_ : compute_;
-  stream.wait(ready);
-  device_.copy(stream, shard(unit).flat(begin, values.numel()), values);
+  copier().wait(ready);
+  device_.copy(copier(), shard(unit).flat(begin, values.numel()), values);
   Event copied;
-  stream.record(copied);
+  copier().record(copied);
+  return copied;
+}
+
+Event ParameterStore::read_shard(int unit, std::int64_t begin, const View& target,
+                                 const Event& ready) {
+  const Event& updated = state(unit).updated;
+  copier().wait(ready);
+  if (home_ != nullptr) {
+    home_->read(unit, begin, target, updated);
+  } else {
+    if (updated.recorded()) copier().wait(updated);
+    device_.copy(copier(), target, shard(unit).flat(begin, target.numel()));
+  }
+  Event copied;
+  copier().record(copied);
   return copied;
 }
 
@@ -208,7 +222,7 @@ void ParameterStore::publish(int unit, const Event& written) {
     Event last_use;
     compute_.record(last_use);
     copy_in_->wait(last_use);
-    home_->read(unit, own_piece(unit, s.whole.view()), written);
+    home_->read(unit, 0, own_piece(unit, s.whole.view()), written);
     copy_in_->record(s.updated);
   }
   if (layout_.shards() == 1) {

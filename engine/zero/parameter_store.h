@@ -57,7 +57,8 @@ class ParameterStore {
   /// be overwritten after it.
   void release(const Op& op);
 
-  /// Whether shards lie in memory, where shard() gives them; on drives update_shard() alone does.
+  /// Whether shards lie in memory, where shard() gives them; on drives read_shard() and
+  /// update_shard() alone reach them.
   bool shard_in_memory() const { return options_.offload.to.device != OffloadDevice::nvme; }
   /// This rank's shard of a unit, in the store's dtype: what the optimizer updates or writes its
   /// copy to. Throws Error(kInvalid) for one on a drive.
@@ -72,6 +73,9 @@ class ParameterStore {
   /// may change, for publish() too. Ranges of whole pages of 4 KiB (up to the shard's end) cost a
   /// drive no read.
   Event update_shard(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
+  /// Copies the shard's elements from `begin` on to `target`, host or device memory, once `ready`
+  /// is passed. Returns the point where they are there, which later writes of them must come after.
+  Event read_shard(int unit, std::int64_t begin, const View& target, const Event& ready);
   /// This rank's shard is written at `written`: brings the whole copy, if one is kept, up to date.
   void publish(int unit, const Event& written);
   /// All shards are updated: gathers what is still to be published; secondary copies are stale.
@@ -109,6 +113,7 @@ class ParameterStore {
   View room_for_whole(int unit, Stream& stream, Tensor& own);
   View own_piece(int unit, const View& whole) const;
   Stream& first_writer(int unit);
+  Stream& copier() { return copy_in_ != nullptr ? *copy_in_ : compute_; }
   ConstView bring(int unit, const View& whole);
   Event load_shard(const ParameterSource& source, int unit, const View& staging);
   void synchronize();

@@ -80,10 +80,11 @@ View ShardHome::memory(int unit) const {
   return memory_[static_cast<std::size_t>(unit)].view();
 }
 
-void ShardHome::read(int unit, const View& target, const Event& updated) {
-  if (plan_.place(unit) == ShardPlace::drive) return drives_->read(unit, target);
+void ShardHome::read(int unit, std::int64_t begin, const View& target, const Event& updated) {
+  if (plan_.place(unit) == ShardPlace::drive)
+    return drives_->read(unit, bytes_of(begin, dtype_), target);
   if (updated.recorded()) in_->wait(updated);
-  device_.copy(*in_, target, memory(unit));
+  device_.copy(*in_, target, memory(unit).flat(begin, target.numel()));
 }
 
 Event ShardHome::write(int unit, std::int64_t begin, const ConstView& values, const Event& ready) {

@@ -48,9 +48,9 @@ class ShardHome {
 
   /// The shard of a unit in host memory; throws Error(kInvalid) where that is on a drive.
   View memory(int unit) const;
-  /// Enqueues target = the shard of `unit` on "copy in", after `updated`, if recorded, and all
-  /// write() so far.
-  void read(int unit, const View& target, const Event& updated);
+  /// Enqueues target = the elements of the unit's shard from `begin` on, on "copy in", after
+  /// `updated`, if recorded, and all write() so far. The target is host or device memory.
+  void read(int unit, std::int64_t begin, const View& target, const Event& updated);
   /// Elements [begin, begin + numel) of the shard become `values`, host or device memory, once
   /// `ready` is passed: the reads so far are over then. Returns the point from which `values` may
   /// change, and where a shard in memory has them.

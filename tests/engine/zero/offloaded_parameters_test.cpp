@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
-#include <utility>
 
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/device/readback.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/kernels/elementwise.h"
@@ -149,6 +149,25 @@ void update_in_place(Rig& rig, float value) {
   rig.store->end_step();
 }
 
+/// What an optimizer sees that makes masters of shards: in parts, by one tensor.
+void see_shards(Rig& rig, Bytes& seen) {
+  constexpr std::int64_t kPiece = 1500;
+  const Tensor target(rig.device->memory(), kNoStream, rig.options.dtype, Shape{kPiece},
+                      Category::other);
+  for (int unit = 0; unit < rig.layout.unit_count(); ++unit) {
+    const std::int64_t shard = rig.layout.unit(unit).shard;
+    for (std::int64_t begin = 0; begin < shard; begin += kPiece) {
+      const View part = target.view().flat(0, std::min(kPiece, shard - begin));
+      Event free;
+      rig.streams->compute->record(free);
+      rig.streams->compute->wait(rig.store->read_shard(unit, begin, part, free));
+      const Readback copy(*rig.streams->compute, part);
+      const ConstView bytes = copy.wait();
+      seen.insert(seen.end(), bytes.data(), bytes.data() + bytes.bytes());
+    }
+  }
+}
+
 void see_whole(Rig& rig, int unit, Bytes& seen) {
   rig.store->with_whole(unit, [&](const View& whole) {
     seen.insert(seen.end(), whole.data(), whole.data() + whole.bytes());
@@ -165,10 +184,10 @@ void edit(Rig& rig, int unit) {
 
 using Look = std::function<void(Rig&)>;
 
-/// What every rank sees of a life of the store; with `in_place` an optimizer writes the shards
-/// themselves, too.
+/// What every rank sees, and each of its shards, of a life of the store; with `in_place` an
+/// optimizer writes the shards themselves, too.
 Bytes life(const Case& c, bool in_place, const Look& look = {}) {
-  std::vector<Bytes> seen(static_cast<std::size_t>(c.ranks));
+  std::vector<Bytes> seen(static_cast<std::size_t>(c.ranks)), shards(seen);
   run_ranks(c.ranks, [&](Communicator& world) {
     Rig rig(c, world);
     Bytes& mine = seen[static_cast<std::size_t>(world.rank())];
@@ -178,6 +197,7 @@ Bytes life(const Case& c, bool in_place, const Look& look = {}) {
     update(rig, 2, 3072);
     run_pass(rig, mine);
     if (in_place) update_in_place(rig, 3);
+    see_shards(rig, shards[static_cast<std::size_t>(world.rank())]);
     if (in_place) run_pass(rig, mine);
     edit(rig, 1);
     edit(rig, 0);
@@ -190,6 +210,7 @@ Bytes life(const Case& c, bool in_place, const Look& look = {}) {
     if (look) look(rig);
   });
   for (const Bytes& other : seen) EXPECT_TRUE(other == seen[0]) << "ranks see the same";
+  for (const Bytes& own : shards) seen[0].insert(seen[0].end(), own.begin(), own.end());
   return seen[0];
 }
 
@@ -343,44 +364,6 @@ TEST(OffloadedParameters, AShardOnADriveIsNotHandedOut) {
     EXPECT_EQ(message_of<Error>([&] { rig.store->shard(0); }),
               "the shard of unit 0 lies on a drive; update it by update_shard()");
   });
-}
-
-TEST(ShardPlan, KeepsUnitsInHostMemoryInForwardOrderAsFarAsTheyFit) {
-  const ParamLayout layout(blocks(), {});
-  std::vector<std::int64_t> shards;
-  for (const Unit& unit : layout.units()) shards.push_back(unit.shard);
-  ASSERT_EQ(shards, (std::vector<std::int64_t>{5120, 1024, 4096, 3072, 12288, 1024}));
-  using enum ShardPlace;
-  ParameterOffload offload;
-  EXPECT_EQ(plan_shards(layout, offload, DType::f32).places, std::vector<ShardPlace>(6, device));
-  offload.device = OffloadDevice::cpu;
-  EXPECT_EQ(plan_shards(layout, offload, DType::f32).places, std::vector<ShardPlace>(6, host));
-  offload.device = OffloadDevice::nvme;
-  const auto plan = [&](std::int64_t in_cpu, std::int64_t elements, DType dtype) {
-    offload.max_in_cpu = in_cpu;
-    offload.buffer_elements = elements;
-    return plan_shards(layout, offload, dtype);
-  };
-  EXPECT_EQ(plan(0, 1 << 30, DType::f32).places, std::vector<ShardPlace>(6, drive));
-  EXPECT_EQ(plan(0, 1 << 30, DType::f32).buffer_bytes, 12288 * 4);
-  EXPECT_EQ(plan(0, 3000, DType::bf16).buffer_bytes, 8192) << "whole pages";
-  // 5,120 and 1,024 fit; 4,096 is passed over; 3,072 just fits.
-  const ShardPlan some = plan(9216, 1 << 30, DType::bf16);
-  EXPECT_EQ(some.places, (std::vector<ShardPlace>{host, host, drive, host, drive, drive}));
-  EXPECT_EQ(some.buffer_bytes, 12288 * 2);
-  EXPECT_EQ(plan(1 << 30, 1 << 30, DType::f32).buffer_bytes, 0) << "no unit is on a drive";
-  const auto refused = [&](const char* key, auto& field, auto value) {
-    const auto kept = std::exchange(field, value);
-    const std::string message =
-        message_of<Error>([&] { plan_shards(layout, offload, DType::f32); });
-    EXPECT_EQ(message.find(concat("offload_param.", key, " is ", value, "; expected ")), 0u)
-        << message;
-    field = kept;
-  };
-  refused("buffer_count", offload.buffer_count, 0);
-  refused("buffer_count", offload.buffer_count, 65537);
-  refused("buffer_size", offload.buffer_elements, std::int64_t{0});
-  refused("max_in_cpu", offload.max_in_cpu, std::int64_t{-1});
 }
 
 }  // namespace
