@@ -16,6 +16,7 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
       compute_(*streams.compute),
       gather_(*streams.gather),
       copy_in_(streams.copy_in.get()),
+      copy_out_(streams.copy_out.get()),
       units_(layout.units().size()),
       placed_(layout.units().size()) {
   const bool sharded = options.fetches(layout);
@@ -192,25 +193,27 @@ void ParameterStore::begin_step(Stream& writer) {
 Event ParameterStore::update_shard(int unit, std::int64_t begin, const ConstView& values,
                                    const Event& ready) {
   if (home_ != nullptr) return home_->write(unit, begin, values, ready);
-  copier().wait(ready);
-  device_.copy(copier(), shard(unit).flat(begin, values.numel()), values);
+  Stream& stream = copy_in_ != nullptr ? *copy_in_ : compute_;
+  stream.wait(ready);
+  device_.copy(stream, shard(unit).flat(begin, values.numel()), values);
   Event copied;
-  copier().record(copied);
+  stream.record(copied);
   return copied;
 }
 
 Event ParameterStore::read_shard(int unit, std::int64_t begin, const View& target,
                                  const Event& ready) {
   const Event& updated = state(unit).updated;
-  copier().wait(ready);
+  Stream& stream = home_ != nullptr ? *copy_in_ : *copy_out_;
+  stream.wait(ready);
   if (home_ != nullptr) {
     home_->read(unit, begin, target, updated);
   } else {
-    if (updated.recorded()) copier().wait(updated);
-    device_.copy(copier(), target, shard(unit).flat(begin, target.numel()));
+    if (updated.recorded()) stream.wait(updated);
+    device_.copy(stream, target, shard(unit).flat(begin, target.numel()));
   }
   Event copied;
-  copier().record(copied);
+  stream.record(copied);
   return copied;
 }
 

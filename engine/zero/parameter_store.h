@@ -113,7 +113,6 @@ class ParameterStore {
   View room_for_whole(int unit, Stream& stream, Tensor& own);
   View own_piece(int unit, const View& whole) const;
   Stream& first_writer(int unit);
-  Stream& copier() { return copy_in_ != nullptr ? *copy_in_ : compute_; }
   ConstView bring(int unit, const View& whole);
   Event load_shard(const ParameterSource& source, int unit, const View& staging);
   void synchronize();
@@ -130,7 +129,9 @@ class ParameterStore {
   ParameterStoreOptions options_;
   Stream& compute_;
   Stream& gather_;
-  Stream* copy_in_;                  ///< Null where nothing is offloaded.
+  // Null where nothing is offloaded.
+  Stream* copy_in_;
+  Stream* copy_out_;
   std::unique_ptr<ShardHome> home_;  ///< Null where shards lie on the device.
   std::vector<UnitState> units_;
   std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
