@@ -75,6 +75,7 @@ class ParameterStore {
   Event update_shard(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
   /// Copies the shard's elements from `begin` on to `target`, host or device memory, once `ready`
   /// is passed. Returns the point where they are there, which later writes of them must come after.
+  /// Of a rank that offloads.
   Event read_shard(int unit, std::int64_t begin, const View& target, const Event& ready);
   /// This rank's shard is written at `written`: brings the whole copy, if one is kept, up to date.
   void publish(int unit, const Event& written);
