@@ -51,6 +51,8 @@ struct ShardedModelOptions : PlanOptions {
   /// Of what the model takes for the life of the run, before any of it is allocated: throws to
   /// refuse it.
   std::function<void(const MemoryEstimate&)> approve_memory;
+  /// Nothing is allocated or read: what is made can tell its plans and memory, and do nothing else.
+  bool plan_only = false;
 };
 
 /// What one optimizer step did.
@@ -140,6 +142,7 @@ class ShardedModel final : public ParameterAccess {
 
  private:
   void build();
+  void require_made() const;
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   StepOutcome decide(const UpdateInputs& inputs);

@@ -33,20 +33,23 @@ class IoStatus final : public Recorder {
   std::atomic<std::uint64_t> over_{0};
 };
 
-void check(const IoOptions& options) {
+}  // namespace
+
+void require_in_range(const IoOptions& options) {
   const auto refuse = [](const char* key, auto found, const std::string& expected) {
     throw_invalid(concat("aio.", key, " is ", found, "; expected ", expected));
   };
   if (options.block_size < IoFile::kAlignment || options.block_size % IoFile::kAlignment != 0 ||
-      options.block_size > (std::int64_t{1} << 30))
+      options.block_size > IoOptions::kMostBlock)
     refuse("block_size", options.block_size, "a multiple of 4096 up to 1073741824");
-  if (options.queue_depth < 1 || options.queue_depth > 4096)
+  if (options.queue_depth < 1 || options.queue_depth > IoOptions::kMostUnderWay)
     refuse("queue_depth", options.queue_depth, "1 to 4096");
-  if (options.intra_op_parallelism < 1 || options.intra_op_parallelism > 1024)
+  if (options.intra_op_parallelism < 1 || options.intra_op_parallelism > IoOptions::kMostThreads)
     refuse("intra_op_parallelism", options.intra_op_parallelism, "1 to 1024");
+  if (options.stall_limit < std::chrono::milliseconds(1))
+    throw_invalid(concat("a drive's stall limit of ", options.stall_limit.count(),
+                         " ms; expected 1 ms or more"));
 }
-
-}  // namespace
 
 /// What the queue, its thread and the events that it waits for share.
 class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
@@ -185,7 +188,7 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
 IoQueue::IoQueue(Device& device, std::string name, IoOptions options,
                  std::vector<std::shared_ptr<const IoFile>> files, std::span<const View> buffers)
     : device_(device) {
-  check(options);
+  require_in_range(options);
   core_ = std::make_shared<Core>(name, std::move(options), std::move(files), buffers);
   core_->start();
 }
