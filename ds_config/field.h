@@ -77,7 +77,7 @@ struct Field {
   bool lenient_kind = false;   ///< A section that DeepSpeed does not look into while reading.
   bool absent = false;         ///< A section that is null unless it is there.
   bool legacy = false;         ///< Deprecated: reported as it was, never written to a new file.
-  bool only_here = false;  ///< Not a key of DeepSpeed's: not written while it is the default.
+  bool only_here = false;      ///< Not a key of DeepSpeed's: not written while it is the default.
   bool in_part = false;  ///< Not yet, and yet not without effect: `effect` says what is missing.
   bool works = false;    ///< Implemented although its section is not.
   bool hidden = false;   ///< Not part of the resolved configuration nor of the documentation.
@@ -144,7 +144,7 @@ struct Field {
 
 struct Section {
   std::span<const Field> fields;
-  bool strict = false;  ///< Unknown keys are errors; its rows are made by strictly().
+  bool strict = false;     ///< Unknown keys are errors; its rows are made by strictly().
   bool only_here = false;  ///< DeepSpeed ignores the section: its faults stop runs of zero3d alone.
 
   const Field* find(std::string_view key) const;

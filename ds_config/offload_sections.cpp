@@ -46,7 +46,8 @@ void read_paths(Reader& r, const Stated& s, JsonValue& out) {
     return;
   }
   out = JsonValue::make_array();
-  for (const JsonValue& path : read->items()) out.push_back(JsonValue(plain_path(path.as_string())));
+  for (const JsonValue& path : read->items())
+    out.push_back(JsonValue(plain_path(path.as_string())));
 }
 
 bool offloads_parameters(const Config& c) { return c.offloads("offload_param"); }

@@ -219,7 +219,8 @@ IoOptions SettingsReader::io() {
   IoOptions result;
   const std::int64_t asked = config_.integer("aio.block_size");
   if (asked > IoOptions::kMostBlock)
-    problem("aio.block_size", concat("expected at most ", IoOptions::kMostBlock, ", found ", asked));
+    problem("aio.block_size",
+            concat("expected at most ", IoOptions::kMostBlock, ", found ", asked));
   else
     result.block_size = IoOptions::whole_pages(asked);
   result.queue_depth = bounded("aio.queue_depth", 1, IoOptions::kMostUnderWay, "requests");

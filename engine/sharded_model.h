@@ -96,6 +96,8 @@ class ShardedModel final : public ParameterAccess {
   const MemoryEstimate& memory() const { return memory_; }
   const PassPlans& passes() const { return passes_; }
 
+  /// Throws Error(kInvalid) for a model that only plans, as the calls that begin a pass do.
+  void require_made() const;
   /// plan().training is about to come, micro-batches counted from `first_micro_batch` of the
   /// accumulation window.
   void begin_training(int first_micro_batch);
@@ -142,7 +144,6 @@ class ShardedModel final : public ParameterAccess {
 
  private:
   void build();
-  void require_made() const;
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   StepOutcome decide(const UpdateInputs& inputs);

@@ -73,7 +73,8 @@ void require_in_range(const OffloadSettings& settings) {
   const auto in_range = [](const char* field, std::int64_t value, std::int64_t least,
                            std::int64_t most) {
     if (value < least || value > most)
-      throw_invalid(concat("TrainSettings::offload.", field, " is ", value, "; expected a number from ", least,
+      throw_invalid(concat("TrainSettings::offload.", field, " is ", value,
+                           "; expected a number from ", least,
                            most == kMost ? " on" : concat(" to ", most)));
   };
   const OptimizerOffload& optimizer = settings.optimizer;

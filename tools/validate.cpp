@@ -151,8 +151,7 @@ void print_report(const LoadResult& loaded, const TrainCheck& check, bool all) {
             << "mesh: " << mesh(loaded.config.degrees) << '\n'
             << "fingerprint: " << config_fingerprint(loaded.config) << '\n';
   if (check.ok()) {
-    for (const std::string& line :
-         describe_offload(read_settings(loaded.config).settings.offload))
+    for (const std::string& line : describe_offload(read_settings(loaded.config).settings.offload))
       std::cout << "offload: " << line << '\n';
   }
   print_values(loaded, all);

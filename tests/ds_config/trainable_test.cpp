@@ -325,10 +325,10 @@ TEST(Offload, TakesDeepSpeedsDefaults) {
 TEST(Offload, TakesEffectAtTheStagesThatDeepSpeedGivesIt) {
   for (const char* device : {"cpu", "nvme"}) {
     for (int stage = 0; stage <= 3; ++stage) {
-      const OffloadSettings s = offload(
-          concat("\"stage\": ", stage, R"(, "offload_optimizer": {"device": ")", device,
-                 R"(", "nvme_path": "/a"}, "offload_param": {"device": ")", device,
-                 R"(", "nvme_path": "/a"})"));
+      const OffloadSettings s =
+          offload(concat("\"stage\": ", stage, R"(, "offload_optimizer": {"device": ")", device,
+                         R"(", "nvme_path": "/a"}, "offload_param": {"device": ")", device,
+                         R"(", "nvme_path": "/a"})"));
       EXPECT_EQ(name_of(s.optimizer.device), stage == 0 ? "none" : device) << stage;
       EXPECT_EQ(name_of(s.parameters.device), stage < 3 ? "none" : device) << stage;
     }
@@ -337,7 +337,8 @@ TEST(Offload, TakesEffectAtTheStagesThatDeepSpeedGivesIt) {
 }
 
 TEST(Offload, TheOldSpellingsDriveTheSame) {
-  const OffloadSettings s = offload(R"("stage": 3, "cpu_offload": true, "cpu_offload_param": true)");
+  const OffloadSettings s =
+      offload(R"("stage": 3, "cpu_offload": true, "cpu_offload_param": true)");
   EXPECT_EQ(s.optimizer.device, OffloadDevice::cpu);
   EXPECT_EQ(s.parameters.device, OffloadDevice::cpu);
   EXPECT_TRUE(s.optimizer.pin_memory && s.parameters.pin_memory);
@@ -353,8 +354,8 @@ TEST(Offload, SeveralDrivesTakeThePlaceOfOnePath) {
   const std::vector<std::string> both = {"/d0", "/d1"};
   EXPECT_EQ(s.optimizer.paths, both);
   EXPECT_EQ(s.parameters.paths, both);
-  EXPECT_TRUE(
-      offload(R"("stage": 3, "offload_optimizer": {"device": "cpu"})", drives).optimizer.paths.empty());
+  EXPECT_TRUE(offload(R"("stage": 3, "offload_optimizer": {"device": "cpu"})", drives)
+                  .optimizer.paths.empty());
 }
 
 TEST(Offload, RequestsAreOfWholePages) {
@@ -383,8 +384,8 @@ TEST(Offload, RefusesByTheKeyWhatIsOutOfRange) {
   } faults[] = {
       {optimizer(R"(, "buffer_count": 0)"), "zero_optimization.offload_optimizer.buffer_count",
        "expected 1 to 1024 buffers, found 0"},
-      {optimizer(R"(, "super_offload": true)"),
-       "zero_optimization.offload_optimizer.super_offload", "there is no SuperOffload here"},
+      {optimizer(R"(, "super_offload": true)"), "zero_optimization.offload_optimizer.super_offload",
+       "there is no SuperOffload here"},
       {parameters(R"(, "buffer_count": 2000)"), "zero_optimization.offload_param.buffer_count",
        "expected 1 to 1024 buffers, found 2000"},
       {parameters(R"(, "buffer_size": 0)"), "zero_optimization.offload_param.buffer_size",
