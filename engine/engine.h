@@ -97,8 +97,8 @@ class Engine {
   void coalesce_grad_reduction(const std::function<void()>& body);
 
   /// Writes the training parameters, whole, to folder/filename as safetensors, and what the module
-  /// writes beside them; rank 0 writes, every rank calls. With sharded parameters it needs gather_to_save, else it logs so and returns
-  /// false. Throws IoError.
+  /// writes beside them; rank 0 writes, every rank calls. With sharded parameters it needs
+  /// gather_to_save, else it logs so and returns false. Throws IoError.
   bool save_16bit_model(const std::string& folder,
                         const std::string& filename = "model.safetensors");
 

@@ -36,7 +36,7 @@ std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
   if (!inputs.gradients.slots_needed) return 0;
   const std::int64_t bytes = bytes_of(buckets.total_elements(), inputs.parameters.dtype);
   if (!inputs.gradients.reduce_each_micro_batch) return bytes;
-  std::int64_t largest = buckets.largest_bucket() / layout.shards();
+  std::int64_t largest = inputs.gradients.partials() * (buckets.largest_bucket() / layout.shards());
   if (all_reduces_copies(inputs.gradients, layout.shards())) largest += buckets.largest_bucket();
   return bytes + bytes_of(largest, DType::f32);
 }
@@ -98,10 +98,14 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   std::int64_t shards = 0;
   std::int64_t gradients = 0;
   std::int64_t largest = 0;  // unit, whole for the host to read or write
-  for (const Unit& unit : layout.units()) {
+  for (int index = 0; index < layout.unit_count(); ++index) {
+    const Unit& unit = layout.unit(index);
     largest = std::max(largest, unit.padded);
     if (unit.frozen) continue;
     shards += unit.shard;
+    const bool leaves =
+        !inputs.offloaded.empty() && inputs.offloaded[static_cast<std::size_t>(index)];
+    if (leaves && inputs.gradients.shard_accumulators) continue;
     gradients += staggered(inputs.gradients.shard_accumulators ? unit.shard : unit.padded,
                            inputs.gradients.accumulation_dtype);
   }

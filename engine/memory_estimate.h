@@ -20,7 +20,8 @@ namespace zero3d {
 struct MemoryInputs {
   ParameterStoreOptions parameters;
   GradientReducerOptions gradients;
-  std::int64_t state_bytes = 0;  ///< Of this rank's records (plan_records).
+  std::int64_t state_bytes = 0;  ///< Of this rank's records that stay on the device.
+  std::vector<bool> offloaded;   ///< By unit: updated on the host. Empty: none is.
   int secondary_ranks = 1;
   int ranks = 1;  ///< Of the whole run.
 };

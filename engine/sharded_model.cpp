@@ -53,8 +53,13 @@ void ShardedModel::build() {
   store_ =
       std::make_unique<ParameterStore>(device_, plan_.layout, groups_, plan_.parameters, streams_);
   store_->load(options_.source == nullptr ? *source_ : *options_.source);
-  reducer_ = std::make_unique<GradientReducer>(device_, plan_.layout, plan_.buckets, groups_,
-                                               plan_.gradients, streams_);
+  if (plan_.optimizer.offloads()) {
+    offloaded_gradients_ = std::make_unique<OffloadedGradients>(
+        device_, plan_.layout, plan_.optimizer.offloaded, plan_.offloaded_gradients, streams_);
+  }
+  reducer_ =
+      std::make_unique<GradientReducer>(device_, plan_.layout, plan_.buckets, groups_,
+                                        plan_.gradients, streams_, offloaded_gradients_.get());
   reporter_ = std::make_unique<StepReporter>(device_, plan_.layout, part_);
   optimizer_ = std::make_unique<ShardedOptimizer>(device_, plan_.layout, part_, groups_, *store_,
                                                   setup_, plan_.optimizer, streams_);

@@ -168,6 +168,7 @@ class ShardedModel final : public ParameterAccess {
   const std::int64_t budget_;  ///< The smallest of all ranks' devices; negative: none.
   const std::int64_t host_budget_;
   std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<OffloadedGradients> offloaded_gradients_;  ///< Null where none are.
   std::unique_ptr<GradientReducer> reducer_;
   std::unique_ptr<StepReporter> reporter_;
   std::unique_ptr<ShardedOptimizer> optimizer_;

@@ -4,6 +4,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/offload/offload_store.h"
 
 namespace zero3d {
 namespace {
@@ -66,6 +67,57 @@ GradientReducerOptions reducer_options(const TrainSettings& settings,
   return options;
 }
 
+/// Of the units that are updated on the host, or of the others.
+std::vector<RecordLayout> records_of(const ZeroPlan& plan, const OptimizerSetup& setup,
+                                     bool on_host) {
+  std::vector<RecordLayout> records = plan_records(plan.layout, setup, plan.optimizer);
+  for (int unit = 0; unit < plan.layout.unit_count(); ++unit)
+    if (plan.optimizer.offloads(unit) != on_host) records[static_cast<std::size_t>(unit)] = {};
+  return records;
+}
+
+/// What leaves the device with the optimizer's state: nothing at stage 0, where DeepSpeed's keys
+/// have no effect either.
+void plan_optimizer_offload(const TrainSettings& settings, int rank, ZeroPlan& plan) {
+  const OptimizerOffload& offload = settings.offload.optimizer;
+  if (!offload.on() || !settings.sharding.what.optimizer_state) return;
+  const TileSizes tiles = tile_sizes(settings.optimizer_tile);
+  plan.optimizer.offloaded = plan_offload(plan.layout, offload.ratio);
+  plan.optimizer.host_tier = offload.tier();
+  plan.optimizer.host_store = make_offload_store(
+      settings.offload, {"optimizer state", Category::optimizer_states, tiles.tile, rank});
+  plan.gradients.offloads = plan.optimizer.offloads();
+  plan.offloaded_gradients = {
+      .dtype = plan.gradients.accumulation_dtype,
+      .tiles = tiles,
+      .tier = offload.tier(),
+      .square_sums = plan.gradients.square_sums,
+      .store = make_offload_store(settings.offload,
+                                  {"gradients", Category::gradients, tiles.tile, rank})};
+}
+
+/// Beside what is planned for the device: state and gradients of units that the host updates.
+void plan_host_memory(const TrainSettings& settings, const OptimizerSetup& setup, ZeroPlan& plan) {
+  if (!plan.optimizer.offloads()) return;
+  const OptimizerOffload& offload = settings.offload.optimizer;
+  const std::vector<bool>& offloaded = plan.optimizer.offloaded;
+  const std::int64_t tile = plan.offloaded_gradients.tiles.tile;
+  const std::vector<RecordLayout> states = records_of(plan, setup, true);
+  const std::vector<RecordLayout> gradients =
+      OffloadedGradients::plan_records(plan.layout, offloaded, plan.offloaded_gradients);
+  PerCategory<std::int64_t>& host = plan.memory[offload.tier()];
+  host[Category::optimizer_states] += offload_store_bytes(offload, states, tile);
+  host[Category::gradients] += offload_store_bytes(offload, gradients, tile);
+  host[Category::gradient_buckets] += OffloadedGradients::staging_bytes(gradients);
+  host[Category::norm_workspace] += OffloadedGradients::square_sum_bytes(gradients);
+  host[Category::optimizer_workspace] +=
+      MatrixTransform::host_bytes(plan.layout, setup, offloaded) +
+      TensorNormStep::host_bytes(plan.layout, setup, offloaded);
+  if (plan.optimizer.parameters != OffloadDevice::cpu)
+    host[Category::gathered_parameters] +=
+        ParameterPieces::bytes(largest_record(states), plan.dtype());
+}
+
 std::vector<Op> training_ops(const StageBlocks& stage, const TrainSettings& settings,
                              const PlanOptions& options) {
   const auto micro_batches = static_cast<int>(settings.accumulation);
@@ -104,16 +156,23 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                   .max_live_elements = sharding.max_live,
                   .max_reuse_distance = sharding.max_reuse_distance};
 
+  plan_optimizer_offload(settings, mesh.world().rank(), plan);
+
   MemoryInputs inputs{plan.parameters, plan.gradients};
   inputs.secondary_ranks = groups.secondary;
   inputs.ranks = mesh.world().size();
-  for (const RecordLayout& records : plan_records(plan.layout, setup, plan.optimizer))
-    inputs.state_bytes += records.bytes();
+  inputs.offloaded = plan.optimizer.offloaded;
+  const std::vector<RecordLayout> states = records_of(plan, setup, false);
+  for (const RecordLayout& records : states) inputs.state_bytes += records.bytes();
   plan.memory = estimate_static_memory(plan.layout, plan.buckets, inputs);
   plan.late = estimate_late_memory(plan.layout, plan.buckets, inputs);
   plan.memory[Tier::device][Category::optimizer_workspace] =
       MatrixTransform::workspace_bytes(plan.layout, setup) +
       TensorNormStep::workspace_bytes(plan.layout, setup, mesh.size(Axis::stage));
+  if (plan.optimizer.parameters != OffloadDevice::none)
+    plan.memory[Tier::device][Category::gathered_parameters] +=
+        ParameterPieces::bytes(largest_record(states), plan.dtype());
+  plan_host_memory(settings, setup, plan);
   return plan;
 }
 

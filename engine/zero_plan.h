@@ -45,7 +45,8 @@ struct ZeroPlan {
   ParameterStoreOptions parameters;
   GradientReducerOptions gradients;
   ShardedOptimizerOptions optimizer;
-  FetchOptions fetches;   ///< Without a budget.
+  OffloadedGradientsOptions offloaded_gradients;  ///< Where optimizer.offloads().
+  FetchOptions fetches;                           ///< Without a budget.
   MemoryEstimate memory;  ///< Of what lives as long as the model: no activations, no gathers.
   LateMemory late;        ///< What calls may add to it.
 

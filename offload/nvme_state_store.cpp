@@ -10,6 +10,23 @@
 namespace zero3d {
 namespace {
 
+/// Bytes of the largest tile's records.
+std::int64_t largest_tile(const std::vector<RecordLayout>& records, std::int64_t tile_elements) {
+  std::int64_t largest = 0;
+  for (const RecordLayout& unit : records) {
+    std::int64_t elements = unit.elements();
+    if (tile_elements > 0)
+      elements = std::min(elements, round_up(tile_elements, unit.record_elements()));
+    largest = std::max(largest, unit.offset(elements));
+  }
+  return largest;
+}
+
+std::string file_name(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return name;
+}
+
 class NvmeStateStore final : public StateStore {
  public:
   NvmeStateStore(Device& device, const std::vector<RecordLayout>& records,
@@ -17,8 +34,9 @@ class NvmeStateStore final : public StateStore {
   ~NvmeStateStore() override;
 
   int slots() const override { return static_cast<int>(slots_.size()); }
-  View open(int slot, const Tile& tile, Event& ready) override;
-  void close(int slot, const Tile& tile, const Event& used) override;
+  int window() const override { return read_ahead_ ? slots() : 1; }
+  View open(int slot, const Tile& tile, Event& ready, bool contents) override;
+  void close(int slot, const Tile& tile, const Event& used, bool changed) override;
 
  private:
   struct Unit {
@@ -30,6 +48,7 @@ class NvmeStateStore final : public StateStore {
     View bytes;
     Tile tile;      ///< That was written from it last.
     Event written;  ///< The end of that.
+    Event used;     ///< The end of the last work on a tile that it left as it was.
   };
 
   void make_slots(Device& device, const NvmeStateOptions& options);
@@ -45,6 +64,8 @@ class NvmeStateStore final : public StateStore {
   void raise() const;
 
   const std::vector<RecordLayout>& records_;
+  const bool read_ahead_;
+  const bool write_behind_;
   std::vector<Unit> units_;
   std::unique_ptr<SwapFolder> folder_;
   Tensor memory_;
@@ -54,22 +75,21 @@ class NvmeStateStore final : public StateStore {
 
 NvmeStateStore::NvmeStateStore(Device& device, const std::vector<RecordLayout>& records,
                                const NvmeStateOptions& options)
-    : records_(records) {
+    : records_(records), read_ahead_(options.read_ahead), write_behind_(options.write_behind) {
   place_units(options);
   make_slots(device, options);
   std::vector<View> buffers;
   if (memory_.defined()) buffers.push_back(memory_.view());
-  queue_ =
-      std::make_unique<IoQueue>(device, "optimizer state", options.io, folder_->files(), buffers);
+  queue_ = std::make_unique<IoQueue>(device, options.name, options.io, folder_->files(), buffers);
 }
 
 void NvmeStateStore::place_units(const NvmeStateOptions& options) {
   std::vector<std::int64_t> sizes;
   for (const RecordLayout& unit : records_) sizes.push_back(unit.bytes());
-  folder_ = std::make_unique<SwapFolder>(options.paths, concat("optimizer-", options.io.rank),
-                                         options.direct);
+  folder_ = std::make_unique<SwapFolder>(
+      options.paths, concat(file_name(options.name), "-", options.io.rank), options.direct);
   const std::vector<SwapFolder::Place> places =
-      folder_->reserve(sizes, concat("the optimizer state of rank ", options.io.rank));
+      folder_->reserve(sizes, concat("the ", options.name, " of rank ", options.io.rank));
   for (std::size_t i = 0; i < records_.size(); ++i) {
     Unit& unit = units_.emplace_back();
     unit.place = places[i];
@@ -84,19 +104,12 @@ void NvmeStateStore::make_slots(Device& device, const NvmeStateOptions& options)
   if (options.buffer_count < 1)
     throw_invalid(
         concat("offload_optimizer.buffer_count is ", options.buffer_count, "; expected 1 or more"));
-  std::int64_t largest = 0;
-  for (const RecordLayout& unit : records_) {
-    std::int64_t elements = unit.elements();
-    if (options.tile_elements > 0)
-      elements = std::min(elements, round_up(options.tile_elements, unit.record_elements()));
-    largest = std::max(largest, unit.offset(elements));
-  }
+  const std::int64_t largest = largest_tile(records_, options.tile_elements);
   slots_.resize(static_cast<std::size_t>(options.buffer_count));
   if (largest == 0) return;
-  // From 64 KiB on memory begins at a page, as direct I/O wants it.
-  const std::int64_t bytes = std::max<std::int64_t>(64 << 10, largest * options.buffer_count);
-  memory_ = Tensor(device.memory(Tier::pinned), kNoStream, DType::u8, Shape{bytes},
-                   Category::optimizer_states);
+  memory_ = Tensor(device.memory(options.tier), kNoStream, DType::u8,
+                   Shape{slot_bytes(records_, options.tile_elements, options.buffer_count)},
+                   options.category);
   for (std::size_t slot = 0; slot < slots_.size(); ++slot)
     slots_[slot].bytes = memory_.view().flat(static_cast<std::int64_t>(slot) * largest, largest);
 }
@@ -135,20 +148,23 @@ std::vector<Event> NvmeStateStore::before(int slot, const Tile& tile) const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& other = slots_[i];
     if (!other.written.recorded()) continue;
+    const bool waits = !write_behind_ || i == static_cast<std::size_t>(slot);
     const bool same_tile = other.tile.unit == tile.unit &&
                            other.tile.begin < tile.begin + tile.count &&
                            tile.begin < other.tile.begin + other.tile.count;
-    if (same_tile || i == static_cast<std::size_t>(slot)) events.push_back(other.written);
+    if (same_tile || waits) events.push_back(other.written);
   }
+  const Event& used = slots_[static_cast<std::size_t>(slot)].used;
+  if (used.recorded()) events.push_back(used);
   return events;
 }
 
-View NvmeStateStore::open(int slot, const Tile& tile, Event& ready) {
+View NvmeStateStore::open(int slot, const Tile& tile, Event& ready, bool contents) {
   raise();
   const std::span<char> records = written(tile);
   const IoTransfer read = transfer(slot, tile, false);
   std::vector<IoTransfer> transfers;
-  if (std::any_of(records.begin(), records.end(), [](char is) { return is != 0; }))
+  if (contents && std::any_of(records.begin(), records.end(), [](char is) { return is != 0; }))
     transfers.push_back(read);
   const std::vector<Event> after = before(slot, tile);
   if (!transfers.empty() || !after.empty())
@@ -156,11 +172,15 @@ View NvmeStateStore::open(int slot, const Tile& tile, Event& ready) {
   return read.memory;
 }
 
-void NvmeStateStore::close(int slot, const Tile& tile, const Event& used) {
+void NvmeStateStore::close(int slot, const Tile& tile, const Event& used, bool changed) {
   raise();
+  Slot& from = slots_[static_cast<std::size_t>(slot)];
+  if (!changed) {
+    from.used = used;
+    return;
+  }
   std::vector<Event> after = before(slot, tile);
   after.push_back(used);
-  Slot& from = slots_[static_cast<std::size_t>(slot)];
   from.written = queue_->submit("write tile", {transfer(slot, tile, true)}, after);
   from.tile = tile;
   const std::span<char> records = written(tile);
@@ -168,6 +188,13 @@ void NvmeStateStore::close(int slot, const Tile& tile, const Event& used) {
 }
 
 }  // namespace
+
+std::int64_t slot_bytes(const std::vector<RecordLayout>& records, std::int64_t tile_elements,
+                        int buffer_count) {
+  const std::int64_t bytes = largest_tile(records, tile_elements) * buffer_count;
+  // From 64 KiB on memory begins at a page, as direct I/O wants it.
+  return bytes == 0 ? 0 : std::max<std::int64_t>(64 << 10, bytes);
+}
 
 StateStoreFactory make_nvme_state_store(NvmeStateOptions options) {
   return

@@ -51,4 +51,11 @@ View RecordLayout::view(const View& bytes, std::int64_t first, std::size_t part,
   return View(bytes.flat(at, count * size).data(), entry.dtype, Shape{count});
 }
 
+std::int64_t largest_record(const std::vector<RecordLayout>& units) {
+  std::int64_t largest = 0;
+  for (const RecordLayout& unit : units)
+    largest = std::max(largest, std::min(unit.elements(), unit.record_elements()));
+  return largest;
+}
+
 }  // namespace zero3d

@@ -58,4 +58,7 @@ class RecordLayout {
   std::vector<RecordPart> parts_;
 };
 
+/// Elements of the largest record.
+std::int64_t largest_record(const std::vector<RecordLayout>& units);
+
 }  // namespace zero3d

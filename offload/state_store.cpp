@@ -3,37 +3,54 @@
 namespace zero3d {
 namespace {
 
-class DeviceStateStore final : public StateStore {
+class MemoryStateStore final : public StateStore {
  public:
-  DeviceStateStore(Device& device, const std::vector<RecordLayout>& records)
+  MemoryStateStore(Device& device, const std::vector<RecordLayout>& records, Tier tier,
+                   Category category)
       : records_(records), units_(records.size()) {
     for (std::size_t unit = 0; unit < records.size(); ++unit) {
       if (records[unit].bytes() == 0) continue;
-      units_[unit] = Tensor(device.memory(), kNoStream, DType::u8, Shape{records[unit].bytes()},
-                            Category::optimizer_states);
+      units_[unit].bytes =
+          Tensor(device.memory(tier), kNoStream, DType::u8, Shape{records[unit].bytes()}, category);
     }
   }
 
   int slots() const override { return 1; }
 
-  View open(int, const Tile& tile, Event&) override {
+  View open(int, const Tile& tile, Event& ready, bool) override {
     const auto unit = static_cast<std::size_t>(tile.unit);
+    ready = units_[unit].used;
     const std::int64_t begin = records_[unit].offset(tile.begin);
-    return units_[unit].view().flat(begin, records_[unit].offset(tile.begin + tile.count) - begin);
+    return units_[unit].bytes.view().flat(begin,
+                                          records_[unit].offset(tile.begin + tile.count) - begin);
   }
 
-  void close(int, const Tile&, const Event&) override {}
+  void close(int, const Tile& tile, const Event& used, bool) override {
+    units_[static_cast<std::size_t>(tile.unit)].used = used;
+  }
 
  private:
+  struct Unit {
+    Tensor bytes;
+    Event used;  ///< The end of the last work on it.
+  };
   const std::vector<RecordLayout>& records_;
-  std::vector<Tensor> units_;
+  std::vector<Unit> units_;
 };
 
 }  // namespace
 
 std::unique_ptr<StateStore> make_device_state_store(Device& device,
                                                     const std::vector<RecordLayout>& records) {
-  return std::make_unique<DeviceStateStore>(device, records);
+  return std::make_unique<MemoryStateStore>(device, records, Tier::device,
+                                            Category::optimizer_states);
+}
+
+StateStoreFactory make_memory_state_store(Tier tier, Category category) {
+  return [tier, category](Device& device,
+                          const std::vector<RecordLayout>& records) -> std::unique_ptr<StateStore> {
+    return std::make_unique<MemoryStateStore>(device, records, tier, category);
+  };
 }
 
 }  // namespace zero3d

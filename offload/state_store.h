@@ -18,12 +18,15 @@ class StateStore {
   virtual ~StateStore() = default;
   /// Tiles that can be open at once; 1 where everything is at hand and nothing to be read ahead.
   virtual int slots() const = 0;
+  /// Tiles that are to be open at once: those after the one in use are read ahead.
+  virtual int window() const { return slots(); }
   /// Starts to bring a tile's records into a slot (from 0) that is closed, after all that close()
-  /// said of the slot and of the tile. Returns the bytes, to be used by work that waits for `ready`
-  /// if that is recorded.
-  virtual View open(int slot, const Tile& tile, Event& ready) = 0;
-  /// The work that uses the slot's tile ends at `used`: its bytes may be taken back after it.
-  virtual void close(int slot, const Tile& tile, const Event& used) = 0;
+  /// said of the slot and of the tile; without `contents` they are about to be written all over.
+  /// Returns the bytes, to be used by work that waits for `ready` if that is recorded.
+  virtual View open(int slot, const Tile& tile, Event& ready, bool contents) = 0;
+  /// The work that uses the slot's tile ends at `used`: its bytes may be taken back after it, and
+  /// need not be kept where that work changed nothing.
+  virtual void close(int slot, const Tile& tile, const Event& used, bool changed) = 0;
 };
 
 /// Makes the store of one rank. `records[u]` is the layout of unit u's state, empty for frozen
@@ -31,8 +34,10 @@ class StateStore {
 using StateStoreFactory =
     std::function<std::unique_ptr<StateStore>(Device&, const std::vector<RecordLayout>& records)>;
 
-/// Keeps everything in device memory.
+/// Keeps everything in device memory, used in the order that its users keep among them.
 std::unique_ptr<StateStore> make_device_state_store(Device& device,
                                                     const std::vector<RecordLayout>& records);
+/// Keeps everything in memory of a tier, counted as `category`.
+StateStoreFactory make_memory_state_store(Tier tier, Category category);
 
 }  // namespace zero3d

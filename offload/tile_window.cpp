@@ -20,22 +20,28 @@ bool TileWindow::in_use(std::size_t index) const {
                      });
 }
 
-View TileWindow::acquire() {
-  const std::size_t end = std::min(tiles_.size(), current_ + slots_.size());
+void TileWindow::read_ahead() {
+  const std::size_t end =
+      std::min(tiles_.size(), current_ + static_cast<std::size_t>(store_.window()));
   for (; opened_ < end && !in_use(opened_); ++opened_) {
     const std::size_t slot = opened_ % slots_.size();
     slots_[slot].ready = Event();
-    slots_[slot].bytes = store_.open(static_cast<int>(slot), tiles_[opened_], slots_[slot].ready);
+    slots_[slot].bytes =
+        store_.open(static_cast<int>(slot), tiles_[opened_], slots_[slot].ready, true);
   }
+}
+
+View TileWindow::acquire() {
+  read_ahead();
   const Slot& slot = slots_[current_ % slots_.size()];
   if (slot.ready.recorded()) stream_.wait(slot.ready);
   return slot.bytes;
 }
 
-void TileWindow::release() {
+void TileWindow::release(bool changed) {
   Event used;
   stream_.record(used);
-  store_.close(static_cast<int>(current_ % slots_.size()), tiles_[current_], used);
+  store_.close(static_cast<int>(current_ % slots_.size()), tiles_[current_], used, changed);
   ++current_;
 }
 

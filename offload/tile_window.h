@@ -14,11 +14,13 @@ class TileWindow {
   /// Over `tiles`, each used once in this order by work on `stream`. Opens nothing yet.
   TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream);
 
+  /// Begins the reads of the next tiles, as far as the window reaches.
+  void read_ahead();
   /// The next tile's records, for work enqueued from here on; the reads of the tiles after it have
   /// begun, up to one that is itself in use before.
   View acquire();
-  /// All work on that tile is enqueued.
-  void release();
+  /// All work on that tile is enqueued; it may have changed it.
+  void release(bool changed = true);
 
  private:
   bool in_use(std::size_t index) const;

@@ -17,7 +17,7 @@ bool all_reduces_copies(const GradientReducerOptions& options, int shards) {
 
 GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
                                  ZeroGroups& groups, const GradientReducerOptions& options,
-                                 const RankStreams& streams)
+                                 const RankStreams& streams, OffloadedGradients* offloaded)
     : device_(device),
       layout_(layout),
       plan_(plan),
@@ -25,12 +25,14 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       options_(options),
       compute_(*streams.compute),
       reduce_(*streams.reduce),
+      offloaded_(offloaded),
       buffers_(device, plan, options.gradient_dtype, compute_),
       units_(layout.units().size()),
       buckets_(plan.buckets.size()) {
   for (const BucketPlan::Bucket& bucket : plan.buckets) {
     for (const BucketPlan::Slot& slot : bucket.slots) {
       const Unit& unit = layout.unit(slot.unit);
+      if (options.shard_accumulators && leaves(slot.unit)) continue;
       state(slot.unit).accumulator =
           StaggeredTensor(device.memory(), options.accumulation_dtype,
                           options.shard_accumulators ? unit.shard : unit.padded,
@@ -45,8 +47,11 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       all_reduced_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{plan.largest_bucket()},
                             Category::gradient_buckets);
     }
-    partial_ = Tensor(device.memory(), kNoStream, DType::f32,
-                      Shape{plan.largest_bucket() / layout.shards()}, Category::gradient_buckets);
+    for (int i = 0; i < options.partials(); ++i) {
+      partials_.push_back(
+          {Tensor(device.memory(), kNoStream, DType::f32,
+                  Shape{plan.largest_bucket() / layout.shards()}, Category::gradient_buckets)});
+    }
   }
 }
 
@@ -145,7 +150,7 @@ void GradientReducer::flush(std::size_t index, int micro_batch, bool last) {
   if (options_.reduce_each_micro_batch && coalescing_) {
     add_up(index, micro_batch);
   } else if (options_.reduce_each_micro_batch) {
-    reduce_into_shards(index, micro_batch);
+    reduce_into_shards(index, micro_batch, last);
   } else {
     if (!writes_in_place(micro_batch)) add_up(index, micro_batch);
     if (last) reduce_accumulated(index);
@@ -187,9 +192,14 @@ void GradientReducer::reduce_accumulated(std::size_t index) {
 
 /// Sums one bucket's gradients of this micro-batch, or of those coalesced, over the ranks into the
 /// shards' accumulators.
-void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch) {
+void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch, bool last) {
   const BucketPlan::Bucket& bucket = plan_.buckets[index];
   const bool first = !buckets_[index].filled;
+  Partial& partial = partials_[next_partial_++ % partials_.size()];
+  if (partial.taken.recorded()) reduce_.wait(partial.taken);
+  // The first sums are rounded to what they add up in; others are added first.
+  const View passing(partial.storage.view().data(),
+                     first ? options_.accumulation_dtype : DType::f32, partial.storage.shape());
   std::vector<ReduceSegment> segments;
   std::int64_t offset = 0;
   for (const BucketPlan::Slot& entry : bucket.slots) {
@@ -197,14 +207,21 @@ void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch) {
     const Tensor& coalesced = state(entry.unit).coalesced;
     const View source =
         buckets_[index].coalesced ? coalesced.view() : slot(entry.unit, micro_batch);
-    segments.push_back({source, first ? reduced(entry.unit) : partial_.view().flat(offset, shard)});
+    const bool passes = !first || leaves(entry.unit);
+    segments.push_back({source, passes ? passing.flat(offset, shard) : reduced(entry.unit)});
     offset += shard;
   }
   sum_over_ranks(segments);
   buckets_[index].filled = true;
-  if (first) return;
+  Event summed;
+  if (offloaded_ != nullptr) reduce_.record(summed);
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    kernels::add(reduce_, segments[i].shard, reduced(bucket.slots[i].unit));
+    const int unit = bucket.slots[i].unit;
+    if (leaves(unit)) {
+      partial.taken = offloaded_->add(unit, segments[i].shard, summed, first, last);
+    } else if (!first) {
+      kernels::add(reduce_, segments[i].shard, reduced(unit));
+    }
   }
 }
 
@@ -225,7 +242,7 @@ void GradientReducer::end_coalescing() {
   coalescing_ = false;
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     if (!buckets_[index].coalesced) continue;
-    reduce_into_shards(index, 0);  // what is coalesced, whatever the micro-batch
+    reduce_into_shards(index, 0, false);  // what is coalesced, whatever the micro-batch
     buckets_[index].coalesced = false;
   }
 }
@@ -272,7 +289,17 @@ void GradientReducer::reduce_to_shards(const std::vector<ReduceSegment>& segment
 
 /// The bucket's gradients of the window are reduced: the norm's first level, while they are near.
 void GradientReducer::complete(std::size_t index) {
-  for (const BucketPlan::Slot& entry : plan_.buckets[index].slots) sum_squares(reduce_, entry.unit);
+  for (const BucketPlan::Slot& entry : plan_.buckets[index].slots) {
+    if (!leaves(entry.unit)) {
+      sum_squares(reduce_, entry.unit);
+    } else if (options_.reduce_each_micro_batch) {
+      offloaded_->require_square_sums(entry.unit);
+    } else {  // the window's, all at once
+      Event summed;
+      reduce_.record(summed);
+      offloaded_->add(entry.unit, reduced(entry.unit), summed, true, true);
+    }
+  }
   reduce_.record(buckets_[index].done);
   buckets_[index].reduced = true;
 }
@@ -285,6 +312,15 @@ void GradientReducer::finish(Stream& stream) {
     }
     stream.wait(buckets_[index].done);
   }
+  collect_square_sums(stream);
+}
+
+/// Those of offloaded units join the others on the device.
+void GradientReducer::collect_square_sums(Stream& stream) {
+  if (offloaded_ == nullptr) return;
+  offloaded_->join(stream);
+  for (int unit = 0; unit < layout_.unit_count(); ++unit)
+    if (leaves(unit)) offloaded_->copy_square_sums(stream, unit, state(unit).square_sums);
 }
 
 void GradientReducer::sum_squares(Stream& stream, int unit) {
@@ -293,7 +329,20 @@ void GradientReducer::sum_squares(Stream& stream, int unit) {
 
 void GradientReducer::refresh_square_sums(Stream& stream) {
   for (const BucketPlan::Bucket& bucket : plan_.buckets)
-    for (const BucketPlan::Slot& entry : bucket.slots) sum_squares(stream, entry.unit);
+    for (const BucketPlan::Slot& entry : bucket.slots) {
+      if (leaves(entry.unit)) {
+        offloaded_->require_square_sums(entry.unit);
+      } else {
+        sum_squares(stream, entry.unit);
+      }
+    }
+  collect_square_sums(stream);
+}
+
+void GradientReducer::copy_reduced(Stream& stream, int unit, const View& into) {
+  if (!leaves(unit)) return device_.copy(stream, into, reduced(unit));
+  offloaded_->join(stream);
+  offloaded_->copy(stream, unit, into);
 }
 
 View GradientReducer::reduced(int unit) {

@@ -20,6 +20,7 @@
 #include "zero3d/engine/zero/gradient_buffers.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/offloaded_gradients.h"
 #include "zero3d/offload/stagger.h"
 
 namespace zero3d {
@@ -38,6 +39,10 @@ struct GradientReducerOptions {
   double predivide_factor = 1.0;  ///< Divide by this before the sum, by the rest after it.
   std::optional<DType> wire;      ///< Dtype that travels, when it is not what is summed anyway.
   bool square_sums = true;        ///< Take the block sums of the norm.
+  bool offloads = false;          ///< Some units' reduced gradients leave the device.
+
+  /// Buckets of reduced shards that are on their way at once.
+  int partials() const { return offloads ? 2 : 1; }
 };
 
 /// Whether reduce_scatter false needs fp32 copies of buckets: of 16-bit gradients, or for 16-bit
@@ -46,9 +51,10 @@ bool all_reduces_copies(const GradientReducerOptions& options, int shards);
 
 class GradientReducer {
  public:
+  /// `offloaded` keeps the reduced gradients of its units; null: there are none.
   GradientReducer(Device& device, const ParamLayout& layout, const BucketPlan& plan,
                   ZeroGroups& groups, const GradientReducerOptions& options,
-                  const RankStreams& streams);
+                  const RankStreams& streams, OffloadedGradients* offloaded = nullptr);
 
   /// `micro_batch` counts from 0 within the accumulation window; `last` ends it. Buffers that
   /// slots_needed said were not are allocated when a window has a second micro-batch after all.
@@ -67,9 +73,14 @@ class GradientReducer {
   void begin_coalescing();
   void end_coalescing();
 
-  /// This rank's shard of the averaged gradient, [shard] in accumulation_dtype; valid after finish,
-  /// until the next window.
+  /// This rank's shard of the averaged gradient, [shard] in accumulation_dtype, of a unit that is
+  /// not offloaded; valid after finish, until the next window.
   View reduced(int unit);
+  DType accumulation_dtype() const { return options_.accumulation_dtype; }
+  /// Where the others' are; null when there are none.
+  OffloadedGradients* offloaded() { return offloaded_; }
+  /// Enqueues the copy of a unit's, wherever it is. For tools and tests, after finish.
+  void copy_reduced(Stream& stream, int unit, const View& into);
   /// Sums of squares of the same in fp64, one per kNormBlock elements, of all trainable units in
   /// order, taken bucket by bucket as they are reduced; undefined when the options say not to.
   ConstView square_sums() const {
@@ -107,9 +118,11 @@ class GradientReducer {
   void flush(std::size_t bucket, int micro_batch, bool last);
   void add_up(std::size_t bucket, int micro_batch);
   void reduce_accumulated(std::size_t bucket);
-  void reduce_into_shards(std::size_t bucket, int micro_batch);
+  void reduce_into_shards(std::size_t bucket, int micro_batch, bool last);
+  bool leaves(int unit) const { return offloaded_ != nullptr && offloaded_->holds(unit); }
   void complete(std::size_t bucket);
   void sum_squares(Stream& stream, int unit);
+  void collect_square_sums(Stream& stream);
   void sum_over_ranks(const std::vector<ReduceSegment>& segments);
   void reduce_to_shards(const std::vector<ReduceSegment>& segments, const ReduceOptions& options);
 
@@ -120,11 +133,18 @@ class GradientReducer {
   GradientReducerOptions options_;
   Stream& compute_;
   Stream& reduce_;
+  OffloadedGradients* const offloaded_;
   GradientBuffers buffers_;
   std::vector<UnitState> units_;
   std::vector<BucketState> buckets_;
   Tensor all_reduced_;  ///< fp32 copies of one bucket's gradients, for reduce_scatter false.
-  Tensor partial_;      ///< Reduced shards of one bucket on their way into the accumulators.
+  /// Reduced shards of one bucket on their way into the accumulators, or off the device.
+  struct Partial {
+    Tensor storage;
+    Event taken;  ///< The end of that.
+  };
+  std::vector<Partial> partials_;
+  std::size_t next_partial_ = 0;
   Tensor square_sums_;
   std::map<int, Backward> running_;  ///< By micro-batch.
   bool ended_ = false;               ///< The micro-batch that ends the window has begun.

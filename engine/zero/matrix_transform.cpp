@@ -33,8 +33,8 @@ Workspace plan_workspace(const ParamLayout& layout, const OptimizerSetup& setup)
 }  // namespace
 
 MatrixTransform::MatrixTransform(Device& device, const ParamLayout& layout, ZeroGroups& groups,
-                                 const OptimizerSetup& setup)
-    : layout_(layout), groups_(groups) {
+                                 const OptimizerSetup& setup, const HostUpdates& host)
+    : device_(device), layout_(layout), groups_(groups), host_(host) {
   const Workspace workspace = plan_workspace(layout, setup);
   if (workspace.shard == 0) return;
   const auto allocate = [&](std::int64_t elements) {
@@ -44,6 +44,22 @@ MatrixTransform::MatrixTransform(Device& device, const ParamLayout& layout, Zero
   blended_ = allocate(workspace.shard);
   whole_ = allocate(workspace.padded);
   scratch_ = allocate(workspace.scratch);
+  const std::int64_t bytes = host_bytes(layout, setup, host.units);
+  if (bytes == 0) return;
+  host_blended_ = Tensor(device.memory(host.tier), kNoStream, DType::f32,
+                         Shape{bytes / bytes_of(1, DType::f32)}, Category::optimizer_workspace);
+}
+
+std::int64_t MatrixTransform::host_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
+                                         const std::vector<bool>& offloaded) {
+  std::int64_t largest = 0;
+  for (int index = 0; index < layout.unit_count(); ++index) {
+    const Unit& unit = layout.unit(index);
+    if (unit.frozen || offloaded.empty() || !offloaded[static_cast<std::size_t>(index)]) continue;
+    if (setup.rule(unit.group).needs() == RuleNeeds::whole_matrices)
+      largest = std::max(largest, unit.shard);
+  }
+  return bytes_of(largest, DType::f32);
 }
 
 std::int64_t MatrixTransform::workspace_bytes(const ParamLayout& layout,
@@ -55,18 +71,35 @@ std::int64_t MatrixTransform::workspace_bytes(const ParamLayout& layout,
 void MatrixTransform::blend(const RuleCall& call, std::span<const StateSlice> states,
                             std::span<const UpdateSlice> slices) {
   std::vector<View> blended;
-  for (const StateSlice& state : states)
-    blended.push_back(blended_.view().flat(state.begin, state.count));
+  for (const StateSlice& state : states) {
+    const bool on_host = host_.holds(state.unit);
+    if (on_host && brought_.recorded()) call.stream.wait(brought_);
+    const View target = on_host ? host_blended_.view() : blended_.view();
+    blended.push_back(target.flat(state.begin, state.count));
+  }
   static_cast<const MatrixRule&>(call.rule).blend(call.stream, call.settings, call.context, slices,
                                                   blended);
 }
 
+/// A host's blended gradient comes to the device.
+void MatrixTransform::bring(Stream& stream, const View& blended) {
+  Event ready;
+  host_.stream->record(ready);
+  stream.wait(ready);
+  if (taken_.recorded()) stream.wait(taken_);
+  device_.copy(stream, blended, host_blended_.view().flat(0, blended.numel()));
+  brought_ = Event();
+  stream.record(brought_);
+}
+
 void MatrixTransform::orthogonalise(const RuleCall& call, int unit, double loss_scale,
-                                    const View& gradient) {
+                                    GradientReducer& gradients) {
   const Unit& entry = layout_.unit(unit);
   const auto& rule = static_cast<const MatrixRule&>(call.rule);
   const View whole = whole_.view().flat(0, entry.padded);
-  groups_.shard->all_gather(call.stream, blended_.view().flat(0, entry.shard), whole);
+  const View blended = blended_.view().flat(0, entry.shard);
+  if (host_.holds(unit)) bring(call.stream, blended);
+  groups_.shard->all_gather(call.stream, blended, whole);
   for (int index : entry.parameters) {
     const LayoutParameter& p = layout_.parameter(index);
     const View matrix = p.view_in(whole);
@@ -76,7 +109,12 @@ void MatrixTransform::orthogonalise(const RuleCall& call, int unit, double loss_
   // Scaled like every other gradient, so that one factor unscales and clips both.
   const View mine = whole.flat(groups_.shard->rank() * entry.shard, entry.shard);
   if (loss_scale != 1) kernels::scale(call.stream, mine, static_cast<float>(loss_scale));
-  kernels::convert(call.stream, mine, gradient);
+  if (!host_.holds(unit)) return kernels::convert(call.stream, mine, gradients.reduced(unit));
+  const View rounded(blended.data(), gradients.accumulation_dtype(), blended.shape());
+  kernels::convert(call.stream, mine, rounded);
+  Event ready;
+  call.stream.record(ready);
+  taken_ = gradients.offloaded()->add(unit, rounded, ready, true, false);
 }
 
 }  // namespace zero3d

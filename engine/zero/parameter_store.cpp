@@ -24,6 +24,7 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
       compute_(*streams.compute),
       gather_(*streams.gather),
       copy_in_(streams.copy_in.get()),
+      copy_out_(streams.copy_out.get()),
       units_(layout.units().size()),
       placed_(layout.units().size()) {
   for (int index = 0; index < layout.unit_count(); ++index) {
@@ -215,6 +216,16 @@ Event ParameterStore::update_shard(int unit, std::int64_t begin, const ConstView
   device_.copy(*copy_in_, shard(unit).flat(begin, values.numel()), values);
   Event copied;
   copy_in_->record(copied);
+  return copied;
+}
+
+Event ParameterStore::read_shard(int unit, std::int64_t begin, const View& into,
+                                 const Event& ready) {
+  copy_out_->wait(ready);
+  if (state(unit).updated.recorded()) copy_out_->wait(state(unit).updated);
+  device_.copy(*copy_out_, into, shard(unit).flat(begin, into.numel()));
+  Event copied;
+  copy_out_->record(copied);
   return copied;
 }
 

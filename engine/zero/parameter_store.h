@@ -59,6 +59,9 @@ class ParameterStore {
   /// Elements [begin, begin + numel) of this rank's shard become `values`, host or device memory,
   /// once `ready` is passed. Returns the point where they are copied.
   Event update_shard(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
+  /// `into`, host or device memory that may be written once `ready` is passed, becomes elements
+  /// [begin, begin + numel) of this rank's shard. Returns the point where it is.
+  Event read_shard(int unit, std::int64_t begin, const View& into, const Event& ready);
   /// This rank's shard is written at `written`: brings the whole copy, if one is kept, up to date.
   void publish(int unit, const Event& written);
   /// All shards are updated: gathers what is still to be published; secondary copies are stale.
@@ -109,7 +112,9 @@ class ParameterStore {
   ParameterStoreOptions options_;
   Stream& compute_;
   Stream& gather_;
-  Stream* copy_in_;  ///< Null where nothing is offloaded.
+  // Null where nothing is offloaded.
+  Stream* copy_in_;
+  Stream* copy_out_;
   std::vector<UnitState> units_;
   std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
   std::int64_t published_elements_ = 0;

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "zero3d/kernels/elementwise.h"
-#include "zero3d/offload/tile_window.h"
-
 namespace zero3d {
 namespace {
 
@@ -21,14 +18,15 @@ std::vector<RecordLayout> plan_records(const ParamLayout& layout, const Optimize
                                        const ShardedOptimizerOptions& options) {
   const std::int64_t record = tile_sizes(options.tile_elements).record;
   std::vector<RecordLayout> records;
-  for (const Unit& unit : layout.units()) {
+  for (int index = 0; index < layout.unit_count(); ++index) {
+    const Unit& unit = layout.unit(index);
     if (unit.frozen) {
       records.emplace_back();
       continue;
     }
     const UpdateRule& rule = setup.rule(unit.group);
     std::vector<RecordPart> parts;
-    if (options.has_masters()) parts.push_back({options.master_dtype});
+    if (options.has_master(index)) parts.push_back({options.master_dtype});
     for (const StateSpec& state : rule.states())
       parts.push_back({state.may_be_bf16 ? options.moment_dtype : DType::f32, state.initial});
     if (rule.needs() == RuleNeeds::tensor_norms) parts.push_back({DType::f32});
@@ -52,56 +50,52 @@ ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, co
       records_(plan_records(layout, setup, options)),
       tiles_(plan_tiles(layout, tile_sizes(options.tile_elements).tile)),
       plan_(plan_update(layout, needs_of(setup), tile_sizes(options.tile_elements).tile)),
-      store_(options.store(device, records_)),
-      tensor_norms_(device, layout, part, setup),
-      matrices_(device, layout, groups, setup) {
+      tensor_norms_(device, layout, part, setup,
+                    {options.offloaded, options.host_tier, streams.host.get()}),
+      matrices_(device, layout, groups, setup,
+                {options.offloaded, options.host_tier, streams.host.get()}) {
+  make_lanes(streams);
   initialise();
 }
 
-void ShardedOptimizer::walk(std::vector<Tile> tiles,
-                            const std::function<void(const Tile&, const View&)>& visit) {
-  TileWindow window(*store_, tiles, compute_);
-  for (const Tile& tile : tiles) {
-    visit(tile, window.acquire());
-    window.release();
+std::vector<RecordLayout> ShardedOptimizer::records_of_lane(std::size_t index) const {
+  std::vector<RecordLayout> records(records_.size());
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    if (lane_of(unit) == index)
+      records[static_cast<std::size_t>(unit)] = records_[static_cast<std::size_t>(unit)];
+  }
+  return records;
+}
+
+void ShardedOptimizer::make_lanes(const RankStreams& streams) {
+  for (std::size_t index = 0; index < kLanes; ++index) {
+    const bool on_host = index == 1;
+    if (on_host && !options_.offloads()) continue;
+    UpdateLane& lane = lanes_[index];
+    lane.stream = on_host ? streams.host.get() : streams.compute.get();
+    lane_records_[index] = records_of_lane(index);
+    lane.store = (on_host ? options_.host_store : options_.store)(device_, lane_records_[index]);
+    const std::int64_t piece = largest_record(lane_records_[index]);
+    const bool in_place =
+        options_.parameters == (on_host ? OffloadDevice::cpu : OffloadDevice::none);
+    if (piece == 0 || in_place) continue;
+    lane.pieces = std::make_unique<ParameterPieces>(device_, parameters_,
+                                                    on_host ? options_.host_tier : Tier::device,
+                                                    options_.parameter_dtype, piece);
   }
 }
 
-void ShardedOptimizer::initialise() {
-  walk(tiles_, [this](const Tile& tile, const View& bytes) {
-    const std::vector<RecordPart>& parts = records_[static_cast<std::size_t>(tile.unit)].parts();
-    device_.fill_zero(compute_, bytes);
-    for (const StateSlice& slice : slices(tile, bytes)) {
-      for (std::size_t i = 0; i < slice.states.size(); ++i) {
-        const float value = parts[i + (options_.has_masters() ? 1 : 0)].initial;
-        if (value != 0) kernels::fill(compute_, slice.states[i], value);
-      }
-      master_from_parameter(slice);
-    }
-  });
-}
-
-void ShardedOptimizer::master_from_parameter(const StateSlice& slice) {
-  if (!slice.master.defined()) return;
-  kernels::convert(compute_, parameters_.shard(slice.unit).flat(slice.begin, slice.count),
-                   slice.master);
-}
-
-void ShardedOptimizer::for_each_slice(const std::function<void(const StateSlice&)>& visit) {
-  walk(tiles_, [&](const Tile& tile, const View& bytes) {
-    for (const StateSlice& slice : parameter_slices(tile, bytes)) visit(slice);
-  });
-}
-
-void ShardedOptimizer::refresh_master(int parameter) {
-  if (!options_.has_masters()) return;
-  std::vector<Tile> tiles = tiles_;
-  std::erase_if(tiles,
-                [&](const Tile& tile) { return tile.unit != layout_.parameter(parameter).unit; });
-  walk(std::move(tiles), [&](const Tile& tile, const View& bytes) {
-    for (const StateSlice& slice : parameter_slices(tile, bytes))
-      if (slice.parameter == parameter) master_from_parameter(slice);
-  });
+std::array<std::unique_ptr<LaneWalk>, ShardedOptimizer::kLanes> ShardedOptimizer::walks(
+    std::span<const Tile> tiles, Stream& device_stream, OffloadedGradients* gradients) {
+  std::array<std::vector<Tile>, kLanes> parts;
+  for (const Tile& tile : tiles) parts[lane_of(tile.unit)].push_back(tile);
+  std::array<std::unique_ptr<LaneWalk>, kLanes> walks;
+  walks[0] = std::make_unique<LaneWalk>(lanes_[0], device_stream, std::move(parts[0]));
+  if (lanes_[1].stream != nullptr) {
+    walks[1] =
+        std::make_unique<LaneWalk>(lanes_[1], *lanes_[1].stream, std::move(parts[1]), gradients);
+  }
+  return walks;
 }
 
 /// Cuts `range` at records.
@@ -120,7 +114,7 @@ void ShardedOptimizer::add_slices(const Tile& tile, const View& bytes, const Sta
     const auto next = [&] {
       return records.view(bytes, tile.begin, part++, slice.begin, slice.count);
     };
-    if (options_.has_masters()) slice.master = next();
+    if (options_.has_master(tile.unit)) slice.master = next();
     for (std::size_t i = 0; i < states; ++i) slice.states.push_back(next());
     if (part < records.parts().size()) slice.workspace = next();
     slices.push_back(std::move(slice));
@@ -145,65 +139,112 @@ std::vector<StateSlice> ShardedOptimizer::parameter_slices(const Tile& tile,
 }
 
 /// What a rule sees: the parameter is its own master, or gets a copy of it.
-std::vector<UpdateSlice> ShardedOptimizer::update_slices(const std::vector<StateSlice>& states,
+std::vector<UpdateSlice> ShardedOptimizer::update_slices(const Tile& tile,
+                                                         const std::vector<StateSlice>& states,
+                                                         const LaneWalk& walk,
                                                          GradientReducer& gradients) const {
+  const bool in_place = options_.in_place(tile.unit);
   std::vector<UpdateSlice> result;
   for (const StateSlice& state : states) {
-    const View parameter = parameters_.shard(state.unit).flat(state.begin, state.count);
     UpdateSlice slice;
-    slice.master = state.master.defined() ? state.master : parameter;
-    slice.gradient = gradients.reduced(state.unit).flat(state.begin, state.count);
+    slice.master = state.master;
+    slice.gradient = walk.gradient(gradients, tile, state.begin, state.count);
     slice.states = state.states;
-    if (state.master.defined()) slice.copy = parameter;
+    if (in_place) {
+      const View parameter = parameters_.shard(state.unit).flat(state.begin, state.count);
+      (state.master.defined() ? slice.copy : slice.master) = parameter;
+    }
     result.push_back(std::move(slice));
   }
   return result;
 }
 
-void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& stream,
+/// The phase that makes a tile's parameters final: in place, or record by record in pieces that go
+/// where they lie.
+void ShardedOptimizer::finish(const UpdateStep& step, const RuleCall& call,
+                              std::span<const StateSlice> states, std::vector<UpdateSlice> slices) {
+  const auto apply = [&](std::size_t first, std::size_t count) {
+    const auto part = std::span(slices).subspan(first, count);
+    if (step.phase == UpdatePhase::apply) {
+      tensor_norms_.apply(call, states.subspan(first, count), part);
+    } else {
+      call.rule.update(call.stream, call.settings, call.context, part);
+    }
+  };
+  if (options_.in_place(step.tile.unit)) return apply(0, slices.size());
+  ParameterPieces& pieces = *lane(step.tile.unit).pieces;
+  const RecordLayout& records = records_[static_cast<std::size_t>(step.tile.unit)];
+  const std::int64_t end = step.tile.begin + step.tile.count;
+  std::size_t first = 0;
+  for (std::int64_t begin = step.tile.begin; begin < end;) {
+    const View piece = pieces.take(call.stream, records.run(begin, end - begin));
+    std::size_t next = first;
+    std::int64_t covered = 0;
+    for (; next < states.size() && states[next].begin < begin + piece.numel(); ++next) {
+      slices[next].copy = piece.flat(states[next].begin - begin, states[next].count);
+      covered += states[next].count;
+    }
+    if (covered < piece.numel()) device_.fill_zero(call.stream, piece);  // padding stays zero
+    if (next > first) apply(first, next - first);
+    pieces.send(call.stream, step.tile.unit, begin);
+    begin += piece.numel();
+    first = next;
+  }
+}
+
+void ShardedOptimizer::run_phase(const UpdateStep& step, const RuleCall& call, const LaneWalk* walk,
+                                 const UpdateInputs& inputs) {
+  std::vector<StateSlice> states;
+  std::vector<UpdateSlice> slices;
+  if (walk != nullptr) {
+    const bool by_parameter = call.rule.needs() == RuleNeeds::tensor_norms;
+    states = by_parameter ? parameter_slices(step.tile, walk->states())
+                          : this->slices(step.tile, walk->states());
+    slices = update_slices(step.tile, states, *walk, inputs.gradients);
+  }
+  switch (step.phase) {
+    case UpdatePhase::blend:
+      return matrices_.blend(call, states, slices);
+    case UpdatePhase::orthogonalise:
+      return matrices_.orthogonalise(call, step.tile.unit, inputs.loss_scale, inputs.gradients);
+    case UpdatePhase::directions:
+      return tensor_norms_.prepare(call, states, slices);
+    case UpdatePhase::norms:
+      return tensor_norms_.exchange(call.stream);
+    case UpdatePhase::apply:
+    case UpdatePhase::update:
+      return finish(step, call, states, std::move(slices));
+  }
+}
+
+void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& device_stream,
                            const UpdateInputs& inputs, float gradient_factor) {
   const StepContext context{inputs.step, gradient_factor};
   std::vector<Tile> tiles;
   for (const UpdateStep& step : steps)
     if (step.tile.count > 0) tiles.push_back(step.tile);
-  TileWindow window(*store_, std::move(tiles), stream);
-  std::vector<StateSlice> states;
+  const auto walks = this->walks(tiles, device_stream, inputs.gradients.offloaded());
   for (const UpdateStep& step : steps) {
-    const UpdateRule& rule = setup_.rule(step.group);
-    const RuleCall call{stream, rule, inputs.groups[static_cast<std::size_t>(step.group)], context};
-    if (step.tile.count > 0) {
-      const bool by_parameter = rule.needs() == RuleNeeds::tensor_norms;
-      const View bytes = window.acquire();
-      states = by_parameter ? parameter_slices(step.tile, bytes) : slices(step.tile, bytes);
-    }
-    switch (step.phase) {
-      case UpdatePhase::blend:
-        matrices_.blend(call, states, update_slices(states, inputs.gradients));
-        break;
-      case UpdatePhase::orthogonalise:
-        matrices_.orthogonalise(call, step.tile.unit, inputs.loss_scale,
-                                inputs.gradients.reduced(step.tile.unit));
-        break;
-      case UpdatePhase::directions:
-        tensor_norms_.prepare(call, states, update_slices(states, inputs.gradients));
-        break;
-      case UpdatePhase::norms:
-        tensor_norms_.exchange(stream);
-        break;
-      case UpdatePhase::apply:
-        tensor_norms_.apply(call, states, update_slices(states, inputs.gradients));
-        break;
-      case UpdatePhase::update:
-        rule.update(stream, call.settings, context, update_slices(states, inputs.gradients));
-        break;
-    }
-    if (step.tile.count > 0) window.release();
-    if (step.ends_unit) {
-      Event written;
-      stream.record(written);
-      parameters_.publish(step.tile.unit, written);
-    }
+    const bool on_host = step.tile.count > 0 && lane_of(step.tile.unit) == 1;
+    Stream& stream = on_host ? *lanes_[1].stream : device_stream;
+    const RuleCall call{stream, setup_.rule(step.group),
+                        inputs.groups[static_cast<std::size_t>(step.group)], context};
+    LaneWalk* const walk = step.tile.count > 0 ? walks[on_host ? 1 : 0].get() : nullptr;
+    if (walk != nullptr) walk->open();
+    run_phase(step, call, walk, inputs);
+    if (walk != nullptr) walk->close();
+    if (step.ends_unit) publish(step.tile.unit, stream);
   }
+}
+
+void ShardedOptimizer::publish(int unit, Stream& stream) {
+  Event written;
+  if (options_.in_place(unit)) {
+    stream.record(written);
+  } else {
+    written = lane(unit).pieces->arrived();
+  }
+  parameters_.publish(unit, written);
 }
 
 void ShardedOptimizer::transform(const UpdateInputs& inputs) {
@@ -214,7 +255,8 @@ void ShardedOptimizer::transform(const UpdateInputs& inputs) {
 }
 
 void ShardedOptimizer::update(const UpdateInputs& inputs) {
-  parameters_.begin_step(compute_);
+  for (const UpdateLane& lane : lanes_)
+    if (lane.stream != nullptr) parameters_.begin_step(*lane.stream);
   run(plan_.update, compute_, inputs, inputs.gradient_factor);
   parameters_.end_step();
 }

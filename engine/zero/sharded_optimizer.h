@@ -1,11 +1,15 @@
 // One optimizer step over this rank's shards: the loop that follows an UpdatePlan. Each tile's
-// state comes through a TileWindow, goes through its phase, and is let go; each unit's parameters
-// are published as soon as they are final.
+// state comes through the window of its unit's lane, on the device or on the host, goes through its
+// phase, and is let go; each unit's parameters are published as soon as they are final.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "zero3d/engine/optimizer_setup.h"
@@ -15,7 +19,9 @@
 #include "zero3d/engine/zero/model_part.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/engine/zero/tensor_norm_step.h"
+#include "zero3d/engine/zero/update_lane.h"
 #include "zero3d/engine/zero/update_plan.h"
+#include "zero3d/offload/offload_settings.h"
 #include "zero3d/offload/state_store.h"
 #include "zero3d/optim/update_rule.h"
 
@@ -26,9 +32,24 @@ struct ShardedOptimizerOptions {
   DType parameter_dtype = DType::f32;
   DType master_dtype = DType::f32;  ///< A master is kept where this is another dtype.
   DType moment_dtype = DType::f32;  ///< Of the states that may be 16-bit.
-  StateStoreFactory store = make_device_state_store;
+  StateStoreFactory store = make_device_state_store;  ///< Of units updated on the device.
+  std::vector<bool> offloaded;    ///< By unit: updated on the host. Empty: none is.
+  StateStoreFactory host_store;   ///< Of those.
+  Tier host_tier = Tier::pinned;  ///< Of their other memory.
+  OffloadDevice parameters = OffloadDevice::none;  ///< Where shards lie between uses.
 
-  bool has_masters() const { return master_dtype != parameter_dtype; }
+  bool offloads(int unit) const {
+    return !offloaded.empty() && offloaded[static_cast<std::size_t>(unit)];
+  }
+  bool offloads() const {
+    return std::find(offloaded.begin(), offloaded.end(), true) != offloaded.end();
+  }
+  /// Whether the unit's parameters lie in the memory in which it is updated.
+  bool in_place(int unit) const {
+    return parameters == (offloads(unit) ? OffloadDevice::cpu : OffloadDevice::none);
+  }
+  /// A master is kept where the parameter is of another dtype, or elsewhere.
+  bool has_master(int unit) const { return master_dtype != parameter_dtype || !in_place(unit); }
 };
 
 /// How the state of each unit lies: the master if one is kept, the rule's states, and the direction
@@ -60,24 +81,40 @@ class ShardedOptimizer {
   /// Enqueues the update of every trainable unit, in forward order.
   void update(const UpdateInputs& inputs);
 
-  /// All state, by runs of one parameter, to be read or written by work on the compute stream that
-  /// `visit` enqueues, or by the host once it has waited for that stream.
-  void for_each_slice(const std::function<void(const StateSlice&)>& visit);
+  /// All state, by runs of one parameter, to be read or written by work that `visit` enqueues on
+  /// the stream it is given, or by the host once it has waited for that.
+  void for_each_slice(const std::function<void(const StateSlice&, Stream&)>& visit);
   /// The master of one parameter that was written from outside.
   void refresh_master(int parameter);
 
  private:
+  static constexpr std::size_t kLanes = 2;  ///< Device and host.
+  std::size_t lane_of(int unit) const { return options_.offloads(unit) ? 1 : 0; }
+  UpdateLane& lane(int unit) { return lanes_[lane_of(unit)]; }
+  /// One for each lane, over its part of the tiles.
+  std::array<std::unique_ptr<LaneWalk>, kLanes> walks(std::span<const Tile> tiles,
+                                                      Stream& device_stream,
+                                                      OffloadedGradients* gradients);
+  std::vector<RecordLayout> records_of_lane(std::size_t index) const;
+  void make_lanes(const RankStreams& streams);
   void initialise();
-  void walk(std::vector<Tile> tiles, const std::function<void(const Tile&, const View&)>& visit);
-  void run(const std::vector<UpdateStep>& steps, Stream& stream, const UpdateInputs& inputs,
+  void walk(std::span<const Tile> tiles,
+            const std::function<void(const Tile&, const View&, Stream&)>& visit);
+  void run(const std::vector<UpdateStep>& steps, Stream& device_stream, const UpdateInputs& inputs,
            float gradient_factor);
+  void run_phase(const UpdateStep& step, const RuleCall& call, const LaneWalk* walk,
+                 const UpdateInputs& inputs);
+  void finish(const UpdateStep& step, const RuleCall& call, std::span<const StateSlice> states,
+              std::vector<UpdateSlice> slices);
+  void publish(int unit, Stream& stream);
   std::vector<StateSlice> slices(const Tile& tile, const View& bytes) const;
   std::vector<StateSlice> parameter_slices(const Tile& tile, const View& bytes) const;
   void add_slices(const Tile& tile, const View& bytes, const StateSlice& range,
                   std::vector<StateSlice>& slices) const;
-  std::vector<UpdateSlice> update_slices(const std::vector<StateSlice>& states,
-                                         GradientReducer& gradients) const;
-  void master_from_parameter(const StateSlice& slice);
+  std::vector<UpdateSlice> update_slices(const Tile& tile, const std::vector<StateSlice>& states,
+                                         const LaneWalk& walk, GradientReducer& gradients) const;
+  void masters_from_parameters(const Tile& tile, std::span<const StateSlice> slices,
+                               Stream& stream);
 
   Device& device_;
   const ParamLayout& layout_;
@@ -89,7 +126,8 @@ class ShardedOptimizer {
   std::vector<RecordLayout> records_;
   std::vector<Tile> tiles_;
   UpdatePlan plan_;
-  std::unique_ptr<StateStore> store_;
+  std::array<std::vector<RecordLayout>, kLanes> lane_records_;
+  std::array<UpdateLane, kLanes> lanes_;
   TensorNormStep tensor_norms_;
   MatrixTransform matrices_;
 };

@@ -15,8 +15,12 @@ std::int64_t blocks_of(std::int64_t count) { return ceil_div(count, kernels::kNo
 }  // namespace
 
 TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const ModelPart& part,
-                               const OptimizerSetup& setup)
-    : stage_(part.mesh->group(Axis::stage)),
+                               const OptimizerSetup& setup, const HostUpdates& host)
+    : device_(device),
+      layout_(layout),
+      setup_(setup),
+      host_(host),
+      stage_(part.mesh->group(Axis::stage)),
       first_block_(layout.units().size()),
       place_(layout.parameters().size()) {
   std::int64_t blocks = 0;
@@ -48,6 +52,25 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const 
   mine_ = allocate(DType::u8, bytes);
   all_ = allocate(DType::u8, bytes * stage_.size());
   norms_ = allocate(DType::f64, 2 * parameters);
+  if (host_bytes(layout, setup, host.units) == 0) return;
+  host_squares_ = Tensor(device.memory(host.tier), kNoStream, DType::f64, squares_.shape(),
+                         Category::optimizer_workspace);
+  host_norms_ = Tensor(device.memory(host.tier), kNoStream, DType::f64, norms_.shape(),
+                       Category::optimizer_workspace);
+}
+
+std::int64_t TensorNormStep::host_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
+                                        const std::vector<bool>& offloaded) {
+  std::int64_t numbers = 0;
+  bool any = false;
+  for (int index = 0; index < layout.unit_count(); ++index) {
+    const Unit& unit = layout.unit(index);
+    if (!takes(unit, setup)) continue;
+    numbers +=
+        2 * (unit.shard / kernels::kNormBlock + static_cast<std::int64_t>(unit.parameters.size()));
+    any = any || (!offloaded.empty() && offloaded[static_cast<std::size_t>(index)]);
+  }
+  return any ? bytes_of(numbers, DType::f64) : 0;
 }
 
 std::int64_t TensorNormStep::workspace_bytes(const ParamLayout& layout, const OptimizerSetup& setup,
@@ -71,9 +94,10 @@ std::vector<TensorNormRule::Scratch> TensorNormStep::scratch(
     const std::int64_t first =
         first_block_[static_cast<std::size_t>(state.unit)] + state.begin / kernels::kNormBlock;
     const std::int64_t blocks = blocks_of(state.count);
-    const std::int64_t directions = squares_.numel() / 2;
-    result.push_back({state.workspace, squares_.view().flat(first, blocks),
-                      squares_.view().flat(directions + first, blocks)});
+    const View squares = host_.holds(state.unit) ? host_squares_.view() : squares_.view();
+    const std::int64_t directions = squares.numel() / 2;
+    result.push_back(
+        {state.workspace, squares.flat(first, blocks), squares.flat(directions + first, blocks)});
   }
   return result;
 }
@@ -89,16 +113,45 @@ void TensorNormStep::apply(const RuleCall& call, std::span<const StateSlice> sta
   std::vector<ConstView> norms;
   for (const StateSlice& state : states) {
     const std::size_t place = place_[static_cast<std::size_t>(state.parameter)];
-    norms.emplace_back(norms_.view().flat(2 * static_cast<std::int64_t>(place), 2));
+    const View all = host_.holds(state.unit) ? host_norms_.view() : norms_.view();
+    norms.emplace_back(all.flat(2 * static_cast<std::int64_t>(place), 2));
   }
   static_cast<const TensorNormRule&>(call.rule).apply(call.stream, call.settings, call.context,
                                                       slices, scratch(states), norms);
 }
 
+/// The host's block sums join those on the device.
+void TensorNormStep::bring(Stream& stream) {
+  if (!host_squares_.defined()) return;
+  Event summed;
+  host_.stream->record(summed);
+  stream.wait(summed);
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    const Unit& entry = layout_.unit(unit);
+    if (!host_.holds(unit) || !takes(entry, setup_)) continue;
+    for (const std::int64_t half : {std::int64_t{0}, squares_.numel() / 2}) {
+      const std::int64_t first = half + first_block_[static_cast<std::size_t>(unit)];
+      const std::int64_t count = entry.shard / kernels::kNormBlock;
+      device_.copy(stream, squares_.view().flat(first, count),
+                   host_squares_.view().flat(first, count));
+    }
+  }
+}
+
+void TensorNormStep::give_back(Stream& stream) {
+  if (!host_norms_.defined()) return;
+  device_.copy(stream, host_norms_, norms_);
+  Event copied;
+  stream.record(copied);
+  host_.stream->wait(copied);
+}
+
 void TensorNormStep::exchange(Stream& stream) {
+  bring(stream);
   kernels::exact_sums(stream, squares_, ranges_, mine_, {});
   stage_.all_gather(stream, mine_.view(), all_.view());
   kernels::exact_totals(stream, all_, stage_.size(), norms_);
+  give_back(stream);
 }
 
 }  // namespace zero3d

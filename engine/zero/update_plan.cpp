@@ -22,6 +22,19 @@ TileSizes tile_sizes(std::int64_t elements) {
   return {round_up(elements, record), record};
 }
 
+std::vector<bool> plan_offload(const ParamLayout& layout, double ratio) {
+  std::int64_t total = 0;
+  for (const Unit& unit : layout.units()) total += unit.frozen ? 0 : unit.shard;
+  const auto stay = static_cast<std::int64_t>((1 - ratio) * static_cast<double>(total));
+  std::vector<bool> offloaded;
+  std::int64_t before = 0;
+  for (const Unit& unit : layout.units()) {
+    before += unit.frozen ? 0 : unit.shard;
+    offloaded.push_back(!unit.frozen && before > stay);
+  }
+  return offloaded;
+}
+
 std::vector<Tile> plan_tiles(const ParamLayout& layout, std::int64_t tile_elements) {
   std::vector<Tile> tiles;
   for (int unit = 0; unit < layout.unit_count(); ++unit) {

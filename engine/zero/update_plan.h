@@ -46,6 +46,15 @@ struct StateSlice {
   View workspace;  ///< What lives within one step only; undefined when the rule needs none.
 };
 
+/// Where the host updates its part of the units.
+struct HostUpdates {
+  std::vector<bool> units;   ///< By unit: it is one of them. Empty: none is.
+  Tier tier = Tier::pinned;  ///< Of what it works on.
+  Stream* stream = nullptr;
+
+  bool holds(int unit) const { return !units.empty() && units[static_cast<std::size_t>(unit)]; }
+};
+
 /// What every phase of a rule is called with.
 struct RuleCall {
   Stream& stream;
@@ -61,6 +70,11 @@ struct TileSizes {
 };
 /// For tiles of `elements`, rounded up; 0: one tile a unit.
 TileSizes tile_sizes(std::int64_t elements);
+
+/// By unit: whether it is updated on the host. The first units in forward order, as long as
+/// together they have no more than (1 - ratio) of the elements, stay on the device; frozen ones are
+/// not updated.
+std::vector<bool> plan_offload(const ParamLayout& layout, double ratio);
 
 /// Cuts the shards of all trainable units into tiles of at most `tile_elements`.
 std::vector<Tile> plan_tiles(const ParamLayout& layout, std::int64_t tile_elements);

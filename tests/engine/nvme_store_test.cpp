@@ -77,7 +77,7 @@ TEST(NvmeStateStore, ReadsOnlyWhatWasWritten) {
     for (int i = 0; i < 4; ++i) {
       const Tile tile{0, 1024 * i, 1024};
       Event ready, used;
-      const View bytes = store->open(i % 2, tile, ready);
+      const View bytes = store->open(i % 2, tile, ready, true);
       if (ready.recorded()) stream->wait(ready);
       stream->launch("use", {writes(bytes)}, [bytes, turn, i] {
         auto* values = bytes.as<std::uint8_t>();
@@ -87,7 +87,7 @@ TEST(NvmeStateStore, ReadsOnlyWhatWasWritten) {
           EXPECT_EQ(values[bytes.numel() - 1], i + 1);
       });
       stream->record(used);
-      store->close(i % 2, tile, used);
+      store->close(i % 2, tile, used, true);
     }
     stream->synchronize();
   }

@@ -42,7 +42,7 @@ class MovingStore final : public StateStore {
 
   int slots() const override { return kSlots; }
 
-  View open(int slot, const Tile& tile, Event& ready) override {
+  View open(int slot, const Tile& tile, Event& ready, bool) override {
     ++counts_->opened;
     if (open_++ > 0) ++counts_->ahead;
     const View home = range(tile);
@@ -52,7 +52,7 @@ class MovingStore final : public StateStore {
     return bytes;
   }
 
-  void close(int slot, const Tile& tile, const Event& used) override {
+  void close(int slot, const Tile& tile, const Event& used, bool) override {
     --open_;
     copies_->wait(used);
     const View home = range(tile);

@@ -25,6 +25,16 @@ class Borrowed final : public detail::ForwardingCommunicator {
   }
 };
 
+/// This rank's shard of a unit's averaged gradient, in host memory.
+Tensor reduced_gradient(ShardedModel& model, int unit) {
+  Tensor copy(model.device().memory(Tier::pinned), model.compute(),
+              model.reducer().accumulation_dtype(), Shape{model.plan().layout.unit(unit).shard},
+              Category::other);
+  model.reducer().copy_reduced(model.compute(), unit, copy);
+  model.synchronize();
+  return copy;
+}
+
 /// Whole tensors that ranks write their pieces into; two writers of a byte must agree on it.
 class Collector {
  public:
@@ -34,7 +44,8 @@ class Collector {
     const ParamLayout& layout = model.plan().layout;
     model.compute().synchronize();
     for (int unit = 0; unit < layout.unit_count(); ++unit) add_gradient(model, unit);
-    model.optimizer().for_each_slice([&](const StateSlice& slice) { add_state(model, slice); });
+    model.optimizer().for_each_slice(
+        [&](const StateSlice& slice, Stream& stream) { add_state(model, slice, stream); });
     model.for_each_parameter([&](const ParameterSpec& spec, const ConstView& whole) {
       const std::lock_guard lock(mutex_);
       put(spec.name, "value", state_[spec.name].value, whole.bytes(), 0, whole);
@@ -47,8 +58,8 @@ class Collector {
     const Unit& entry = layout.unit(unit);
     if (entry.frozen || entry.shard == 0) return;
     const std::int64_t begin = model.store().shard_rank() * entry.shard;
-    const Readback copy = read_back(model.compute(), model.reducer().reduced(unit));
-    const ConstView gradient = copy.wait();
+    const Tensor copy = reduced_gradient(model, unit);
+    const ConstView gradient = copy;
     const std::lock_guard lock(mutex_);
     for (const ParameterRun& run : layout.runs(unit, begin, entry.shard)) {
       const LayoutParameter& p = layout.parameter(run.parameter);
@@ -58,15 +69,18 @@ class Collector {
     if (model.state().optimizer_steps > 0) check_padding(model, unit, gradient);
   }
 
-  void add_state(ShardedModel& model, const StateSlice& slice) {
+  void add_state(ShardedModel& model, const StateSlice& slice, Stream& stream) {
     const LayoutParameter& p = model.plan().layout.parameter(slice.parameter);
     const auto take = [&](const char* what, std::vector<std::byte>& target, const View& view) {
-      const Readback copy = read_back(model.compute(), view);
+      const Readback copy = read_back(stream, view);
       put(p, what, target, slice.first, copy.wait());
     };
     const std::lock_guard lock(mutex_);
     ParameterState& state = state_[p.spec.name];
-    if (slice.master.defined()) take("master", state.master, slice.master);
+    if (slice.master.defined()) {  // one of the parameter's dtype is the parameter
+      const bool copies = slice.master.dtype() == model.plan().dtype();
+      take("master", copies ? state.value : state.master, slice.master);
+    }
     state.states.resize(slice.states.size());
     for (std::size_t i = 0; i < slice.states.size(); ++i)
       take("state", state.states[i], slice.states[i]);
@@ -201,8 +215,8 @@ class RankRun {
     for (int unit = 0; unit < model.plan().layout.unit_count(); ++unit) {
       const Unit& entry = model.plan().layout.unit(unit);
       if (entry.frozen) continue;
-      const Readback copy = read_back(model.compute(), model.reducer().reduced(unit));
-      const ConstView view = copy.wait();
+      const Tensor copy = reduced_gradient(model, unit);
+      const ConstView view = copy;
       const std::lock_guard lock(shared_.mutex);
       for (const ParameterRun& run :
            model.plan().layout.runs(unit, model.store().shard_rank() * entry.shard, entry.shard)) {

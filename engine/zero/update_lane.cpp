@@ -1,0 +1,27 @@
+#include "zero3d/engine/zero/update_lane.h"
+
+namespace zero3d {
+
+LaneWalk::LaneWalk(UpdateLane& lane, Stream& stream, std::vector<Tile> tiles,
+                   OffloadedGradients* gradients)
+    : state_window_(*lane.store, tiles, stream), offloaded_(gradients) {
+  if (gradients != nullptr) gradient_window_.emplace(gradients->store(), std::move(tiles), stream);
+}
+
+void LaneWalk::open() {
+  states_ = state_window_.acquire();
+  if (gradient_window_) gradients_ = gradient_window_->acquire();
+}
+
+void LaneWalk::close() {
+  state_window_.release();
+  if (gradient_window_) gradient_window_->release(false);
+}
+
+ConstView LaneWalk::gradient(GradientReducer& reducer, const Tile& tile, std::int64_t begin,
+                             std::int64_t count) const {
+  if (offloaded_ == nullptr) return reducer.reduced(tile.unit).flat(begin, count);
+  return offloaded_->records(tile.unit).view(gradients_, tile.begin, 0, begin, count);
+}
+
+}  // namespace zero3d
