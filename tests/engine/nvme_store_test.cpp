@@ -163,6 +163,30 @@ TEST(NvmeStateStore, AStalledDriveEndsEveryRankSoonAfterTheLimit) {
   }
 }
 
+/// Several queues of a rank use the drive: state, gradients, parameters.
+TEST(NvmeStateStore, ADriveThatStallsUnderAllQueuesEndsTheRunOnce) {
+  const LogCapture log;
+  const TemporaryFolder folder;
+  RunOptions options = nano_options(nano_gpt2(true), 2, 1);
+  options.steps = 50;
+  TrainSettings settings = settings_of(config("Adam", 2, 1024), 2);
+  settings.offload.optimizer.device = OffloadDevice::nvme;
+  settings.offload.optimizer.paths = {folder.file("drive")};
+  const auto faults = std::make_shared<Faults>();
+  faults->from = 300;
+  faults->hold = true;
+  settings.offload.io.block_size = 8192;
+  settings.offload.io.stall_limit = std::chrono::seconds(1);
+  settings.offload.io.port = faulty(faults, make_thread_port);
+  const std::int64_t begin = now_ns();
+  const std::string message = message_of<Error>([&] { run_engine(settings, options); });
+  EXPECT_LT(now_ns() - begin, 6'000'000'000) << "the limit, and five seconds";
+  EXPECT_NE(message.find("(Connection timed out): nothing that was asked of the drive has"),
+            std::string::npos)
+      << message;
+  faults->hold = false;
+}
+
 TEST(NvmeStateStore, RefusesNoBuffersAtAll) {
   const TemporaryFolder folder;
   const auto device = make_cpu_device({});

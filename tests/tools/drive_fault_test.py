@@ -34,7 +34,7 @@ class DriveFault(support.CommandTest):
         arguments = self.train_arguments(model=self.shape(), from_scratch=True, config=self.config(zero_optimization=zero),
                                          ranks=None if processes else 2, **more)
         if processes:
-            launcher = [*options.mpiexec.split(), "2", *launcher]
+            launcher = [*options.mpiexec.split(), "2"]
         begin = time.monotonic()
         result = self.run_command(arguments, launcher=launcher, timeout=60)
         self.assertLess(time.monotonic() - begin, LIMIT)
@@ -49,7 +49,7 @@ class DriveFault(support.CommandTest):
         for name, zero in self.zero_sections(path):
             with self.subTest(name):
                 self.refused(zero, *parts, **more)
-        if options.mpiexec:
+        if options.mpiexec and "launcher" not in more:  # whose limits MPI's own files would meet
             with self.subTest("processes"):
                 self.refused(zero, *parts, processes=True, **more)
 
