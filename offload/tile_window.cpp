@@ -4,10 +4,11 @@
 
 namespace zero3d {
 
-TileWindow::TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream)
+TileWindow::TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream, int most)
     : store_(store),
       tiles_(std::move(tiles)),
       stream_(stream),
+      reach_(static_cast<std::size_t>(std::min(store.window(), most))),
       slots_(static_cast<std::size_t>(store.slots())) {}
 
 /// Whether the tile shares elements with one that comes before it and is not released.
@@ -21,8 +22,7 @@ bool TileWindow::in_use(std::size_t index) const {
 }
 
 void TileWindow::read_ahead() {
-  const std::size_t end =
-      std::min(tiles_.size(), current_ + static_cast<std::size_t>(store_.window()));
+  const std::size_t end = std::min(tiles_.size(), current_ + reach_);
   for (; opened_ < end && !in_use(opened_); ++opened_) {
     const std::size_t slot = opened_ % slots_.size();
     slots_[slot].ready = Event();

@@ -2,6 +2,7 @@
 // store has slots, and lets go of it for the write behind.
 #pragma once
 
+#include <climits>
 #include <cstddef>
 #include <vector>
 
@@ -11,8 +12,9 @@ namespace zero3d {
 
 class TileWindow {
  public:
-  /// Over `tiles`, each used once in this order by work on `stream`. Opens nothing yet.
-  TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream);
+  /// Over `tiles`, each used once in this order by work on `stream`. Opens nothing yet, and never
+  /// more than `most` tiles at a time.
+  TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream, int most = INT_MAX);
 
   /// Begins the reads of the next tiles, as far as the window reaches.
   void read_ahead();
@@ -32,6 +34,7 @@ class TileWindow {
   StateStore& store_;
   std::vector<Tile> tiles_;
   Stream& stream_;
+  const std::size_t reach_;  ///< Tiles open at a time.
   std::vector<Slot> slots_;
   std::size_t current_ = 0;
   std::size_t opened_ = 0;  ///< Tiles before this one are open or were.

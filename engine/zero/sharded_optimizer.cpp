@@ -86,14 +86,15 @@ void ShardedOptimizer::make_lanes(const RankStreams& streams) {
 }
 
 std::array<std::unique_ptr<LaneWalk>, ShardedOptimizer::kLanes> ShardedOptimizer::walks(
-    std::span<const Tile> tiles, Stream& device_stream, OffloadedGradients* gradients) {
+    std::span<const Tile> tiles, Stream& device_stream, OffloadedGradients* gradients,
+    bool gradients_ahead) {
   std::array<std::vector<Tile>, kLanes> parts;
   for (const Tile& tile : tiles) parts[lane_of(tile.unit)].push_back(tile);
   std::array<std::unique_ptr<LaneWalk>, kLanes> walks;
   walks[0] = std::make_unique<LaneWalk>(lanes_[0], device_stream, std::move(parts[0]));
   if (lanes_[1].stream != nullptr) {
-    walks[1] =
-        std::make_unique<LaneWalk>(lanes_[1], *lanes_[1].stream, std::move(parts[1]), gradients);
+    walks[1] = std::make_unique<LaneWalk>(lanes_[1], *lanes_[1].stream, std::move(parts[1]),
+                                          gradients, gradients_ahead);
   }
   return walks;
 }
@@ -221,9 +222,12 @@ void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& device_
                            const UpdateInputs& inputs, float gradient_factor) {
   const StepContext context{inputs.step, gradient_factor};
   std::vector<Tile> tiles;
-  for (const UpdateStep& step : steps)
+  bool rewrites = false;  // gradients, between their tiles
+  for (const UpdateStep& step : steps) {
     if (step.tile.count > 0) tiles.push_back(step.tile);
-  const auto walks = this->walks(tiles, device_stream, inputs.gradients.offloaded());
+    rewrites = rewrites || step.phase == UpdatePhase::orthogonalise;
+  }
+  const auto walks = this->walks(tiles, device_stream, inputs.gradients.offloaded(), !rewrites);
   for (const UpdateStep& step : steps) {
     const bool on_host = step.tile.count > 0 && lane_of(step.tile.unit) == 1;
     Stream& stream = on_host ? *lanes_[1].stream : device_stream;

@@ -94,7 +94,8 @@ class ShardedOptimizer {
   /// One for each lane, over its part of the tiles.
   std::array<std::unique_ptr<LaneWalk>, kLanes> walks(std::span<const Tile> tiles,
                                                       Stream& device_stream,
-                                                      OffloadedGradients* gradients);
+                                                      OffloadedGradients* gradients,
+                                                      bool gradients_ahead = true);
   std::vector<RecordLayout> records_of_lane(std::size_t index) const;
   void make_lanes(const RankStreams& streams);
   void initialise();

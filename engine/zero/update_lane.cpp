@@ -3,9 +3,11 @@
 namespace zero3d {
 
 LaneWalk::LaneWalk(UpdateLane& lane, Stream& stream, std::vector<Tile> tiles,
-                   OffloadedGradients* gradients)
+                   OffloadedGradients* gradients, bool gradients_ahead)
     : state_window_(*lane.store, tiles, stream), offloaded_(gradients) {
-  if (gradients != nullptr) gradient_window_.emplace(gradients->store(), std::move(tiles), stream);
+  if (gradients != nullptr)
+    gradient_window_.emplace(gradients->store(), std::move(tiles), stream,
+                             gradients_ahead ? INT_MAX : 1);
 }
 
 void LaneWalk::open() {

@@ -24,9 +24,10 @@ struct UpdateLane {
 /// One walk of a lane over tiles, in order.
 class LaneWalk {
  public:
-  /// Gradients are opened where the lane's units have theirs in a store.
+  /// Gradients are opened where the lane's units have theirs in a store; not ahead of their use if
+  /// others are written there between two tiles.
   LaneWalk(UpdateLane& lane, Stream& stream, std::vector<Tile> tiles,
-           OffloadedGradients* gradients = nullptr);
+           OffloadedGradients* gradients = nullptr, bool gradients_ahead = true);
 
   void open();
   void close();
