@@ -345,7 +345,7 @@ std::vector<Row> offload_rows() {
           {kStage, {"0", "1"}, cpu, tiers, {100, 10}},
           {pin.c_str(), {"true", "false"}, cpu, tiers, {10, 1}},
           {ratio.c_str(), {"1", "0.5"}, cpu, tiers, {10, 110}},
-          {count.c_str(), {"1", "3"}, nvme, buffers, {tile, 3 * tile}},
+          {count.c_str(), {"10", "30"}, nvme, buffers, {10 * tile, 30 * tile}},
           {"zero_optimization.cpu_offload", {"false", "true"}, {}, tiers, {100, 10}}};
 }
 

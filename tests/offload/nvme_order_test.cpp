@@ -30,13 +30,13 @@ TEST(NvmeStateStore, ATileIsReadAfterItsWriteFromAnotherSlot) {
 
   const Tile whole{0, 0, 2048}, half{0, 1024, 1024};
   Event ready, used, again, after;
-  const View bytes = store->open(0, whole, ready);
+  const View bytes = store->open(0, whole, ready, true);
   EXPECT_FALSE(ready.recorded()) << "nothing to wait for";
   stream->launch("fill", {writes(bytes)},
                  [bytes] { std::fill(bytes.data(), bytes.data() + bytes.bytes(), std::byte{7}); });
   stream->record(used);
-  store->close(0, whole, used);
-  const View part = store->open(1, half, again);
+  store->close(0, whole, used, true);
+  const View part = store->open(1, half, again, true);
   ASSERT_TRUE(again.recorded());
   stream->synchronize();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -46,7 +46,7 @@ TEST(NvmeStateStore, ATileIsReadAfterItsWriteFromAnotherSlot) {
   std::byte seen{};
   stream->launch("look", {reads(part)}, [part, &seen] { seen = part.data()[part.bytes() - 1]; });
   stream->record(after);
-  store->close(1, half, after);
+  store->close(1, half, after, true);
   stream->synchronize();
   EXPECT_EQ(seen, std::byte{7});
 }

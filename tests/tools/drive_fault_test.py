@@ -51,7 +51,8 @@ class DriveFault(support.CommandTest):
                 self.refused(zero, *parts, **more)
         if options.mpiexec and "launcher" not in more:  # whose limits MPI's own files would meet
             with self.subTest("processes"):
-                self.refused(zero, *parts, processes=True, **more)
+                drive = {"device": "nvme", "nvme_path": str(path)}
+                self.refused({"stage": 2, "offload_optimizer": drive}, *parts, processes=True, **more)
 
     def mount(self, name, *flags):
         """A tmpfs; skips the test where the user may not mount."""
