@@ -61,6 +61,18 @@ std::string MemoryEstimate::describe(std::initializer_list<Tier> tiers) const {
   return text;
 }
 
+std::int64_t MemoryEstimate::total_on_drives() const {
+  std::int64_t total = 0;
+  for (const Category category : kAllCategories) total += drives[category];
+  return total;
+}
+
+std::string MemoryEstimate::describe_drives() const {
+  MemoryEstimate as_memory;
+  as_memory[Tier::device] = drives;
+  return as_memory.describe();
+}
+
 void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t host_budget) const {
   const auto require = [this](std::initializer_list<Tier> tiers, std::int64_t budget,
                               const char* place, const char* advice) {

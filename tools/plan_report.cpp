@@ -20,8 +20,13 @@ std::string describe_host(const MemoryEstimate& memory) {
 }  // namespace
 
 std::vector<std::string> describe_memory(const MemoryEstimate& memory) {
-  return {concat("planned per rank: ", format_bytes(memory.total()), " (", memory.describe(), ")"),
-          concat("planned per rank on the host: ", describe_host(memory))};
+  std::vector<std::string> lines = {
+      concat("planned per rank: ", format_bytes(memory.total()), " (", memory.describe(), ")"),
+      concat("planned per rank on the host: ", describe_host(memory))};
+  if (const std::int64_t bytes = memory.total_on_drives(); bytes > 0)
+    lines.push_back(concat("planned per rank on drives: ", format_bytes(bytes), " (",
+                           memory.describe_drives(), ")"));
+  return lines;
 }
 
 void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& memory,

@@ -11,7 +11,8 @@
 
 namespace zero3d::tools {
 
-/// Bytes of each rank, by tier and category: a line for the device and one for the host.
+/// Bytes of each rank, by tier and category: lines for the device, the host, and drives if they are
+/// used.
 std::vector<std::string> describe_memory(const MemoryEstimate& memory);
 
 /// On standard output: model, mesh, batch, data, precision, optimizer, offload, memory. `process`:

@@ -340,12 +340,20 @@ std::vector<Row> offload_rows() {
   const Keys nvme = {{device, R"("nvme")"},
                      {"zero3d.nvme_paths", R"(["@NVME@"])"},
                      {"zero_optimization.sub_group_size", "1024"}};
-  const double tile = 1024 * 2 * 4;  // two moments
+  const auto drives = [](const Seen& s) {
+    return static_cast<double>(s.run.estimates[0].total_on_drives());
+  };
+  const double element = 3 * 4;  // master and two moments
   return {{device.c_str(), {R"("none")", R"("cpu")"}, {}, tiers, {100, 10}},
           {kStage, {"0", "1"}, cpu, tiers, {100, 10}},
           {pin.c_str(), {"true", "false"}, cpu, tiers, {10, 1}},
           {ratio.c_str(), {"1", "0.5"}, cpu, tiers, {10, 110}},
-          {count.c_str(), {"10", "30"}, nvme, buffers, {10 * tile, 30 * tile}},
+          {count.c_str(), {"10", "30"}, nvme, buffers, {10 * 1024 * element, 30 * 1024 * element}},
+          {device.c_str(),
+           {R"("cpu")", R"("nvme")"},
+           nvme,
+           drives,
+           {0, kModel / 2 * (element + 4)}},  // and the gradient
           {"zero_optimization.cpu_offload", {"false", "true"}, {}, tiers, {100, 10}}};
 }
 

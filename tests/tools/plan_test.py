@@ -77,7 +77,10 @@ class Offload(support.CommandTest):
                      "offload   what forward keeps for recomputation in pinned host memory",
                      "offload   requests of 1.00 MiB, 8 under way, with checksums"):
             self.assertIn(line + "\n", output)
-        self.assertNotIn("offload ", self.train(dry_run=True).stdout)
+        self.assertRegex(output, r"planned per rank on drives: [\d.]+ MiB \(gradients [\d.]+ KiB, optimizer states [\d.]+ MiB")
+        plain = self.train(dry_run=True).stdout
+        self.assertNotIn("offload ", plain)
+        self.assertNotIn("drives", plain)
 
     def test_validate_says_it_too(self):
         config = self.config(zero_optimization=OFFLOAD, aio={"queue_depth": 32}, zero3d={"nvme_paths": ["/d0", "/d1"]})
