@@ -60,6 +60,11 @@ bool Config::offloads_to_drive(std::string_view section) const {
   return at(concat("zero_optimization.", section, ".device")) == JsonValue("nvme");
 }
 
+bool Config::uses_drives() const {
+  return (stage() > 0 && offloads_to_drive("offload_optimizer")) ||
+         (stage() == 3 && offloads_to_drive("offload_param"));
+}
+
 std::optional<ParameterValue> parameter_value(const JsonValue& value) {
   switch (value.kind()) {
     case JsonValue::Kind::null:

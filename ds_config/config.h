@@ -43,6 +43,8 @@ struct Config {
   /// Whether zero_optimization.`section` ("offload_param", "offload_optimizer") names a device.
   bool offloads(std::string_view section) const;
   bool offloads_to_drive(std::string_view section) const;
+  /// Whether anything is, at this stage.
+  bool uses_drives() const;
 };
 
 /// A value of optimizer.params or scheduler.params; nothing for an object, or a list of other

@@ -94,7 +94,9 @@ std::nullopt_t Reader::refuse(const Stated& stated, std::string_view expected,
   if (stated.field.checked) {
     error(stated.path, message, value.position());
   } else {
-    train_error(stated.path, message + " (DeepSpeed does not look at it before it is used)",
+    const bool late = !stated.field.only_here;
+    train_error(stated.path,
+                message + (late ? " (DeepSpeed does not look at it before it is used)" : ""),
                 value.position());
   }
   return std::nullopt;

@@ -64,7 +64,7 @@ struct Field {
   int first_stage = 0;  ///< Of ZeRO: without effect at others.
   int last_stage = 3;
   Support support = Support::implemented;
-  std::string_view would;  ///< What it would have done.
+  std::string_view would;  ///< What it would have done; of what is implemented: when it does.
   Condition active = nullptr;
 
   bool any_case = false;       ///< Choices match in any case.
@@ -77,7 +77,7 @@ struct Field {
   bool lenient_kind = false;   ///< A section that DeepSpeed does not look into while reading.
   bool absent = false;         ///< A section that is null unless it is there.
   bool legacy = false;         ///< Deprecated: reported as it was, never written to a new file.
-  bool only_here = false;      ///< DeepSpeed refuses the key: not written while it is the default.
+  bool only_here = false;      ///< Not a key of DeepSpeed's: not written while it is the default.
   bool in_part = false;  ///< Not yet, and yet not without effect: `effect` says what is missing.
   bool works = false;    ///< Implemented although its section is not.
   bool hidden = false;   ///< Not part of the resolved configuration nor of the documentation.
@@ -122,6 +122,10 @@ struct Field {
   constexpr Field& is(Support what, std::string_view would_do, Condition asked) {
     return support = what, would = would_do, active = asked, *this;
   }
+  /// Implemented, and without effect unless `asked`: "only with ...".
+  constexpr Field& only(std::string_view when, Condition asked) {
+    return is(Support::implemented, when, asked);
+  }
   constexpr Field& none() { return is(Support::no_effect, "", nullptr); }
   constexpr Field& not_yet(std::string_view what, Condition asked = nullptr) {
     return is(Support::not_yet, what, asked);
@@ -140,7 +144,8 @@ struct Field {
 
 struct Section {
   std::span<const Field> fields;
-  bool strict = false;  ///< Unknown keys are errors; its rows are made by strictly().
+  bool strict = false;     ///< Unknown keys are errors; its rows are made by strictly().
+  bool only_here = false;  ///< DeepSpeed ignores the section: its faults stop runs of zero3d alone.
 
   const Field* find(std::string_view key) const;
   std::vector<std::string_view> spellings() const;
@@ -211,6 +216,9 @@ constexpr std::array<Field, N> strictly(std::array<Field, N> fields) {
 // The sections that other files of this folder name.
 extern const Section kRoot;
 extern const Section kZero;
+extern const Section kOffloadParam;
+extern const Section kOffloadOptimizer;
+extern const Section kOwn;
 extern const Section kFp16;
 extern const Section kBf16;
 extern const Section kTorchAutocast;

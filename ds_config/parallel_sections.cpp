@@ -27,11 +27,8 @@ constexpr std::array kActivationRows = {
          "What is kept in one buffer; needs partition_activations and number_checkpoints.")
         .not_yet("put what is kept of the forward pass into one buffer"),
     flag("cpu_checkpointing", false,
-         "Recompute as partition_activations does. Not done yet: to move what is kept to host "
-         "memory.")
-        .partly(
-            "move what is kept of the forward pass to host memory; it stays on the device, and the "
-            "rest is computed again"),
+         "Recompute as partition_activations does, and move what is kept to page-locked host "
+         "memory."),
     flag("synchronize_checkpoint_boundary", false, "Wait for the device at each checkpoint.")
         .none(),
     flag("profile", false, "Time the forward and backward of each checkpoint.")

@@ -206,13 +206,15 @@ void Reader::unknown_key(const Section& section, const JsonMember& member,
   if (is_error && !at_root && hint.empty()) hint = "remove it";
   const std::string message =
       concat("there is no such key", at_root || dropped ? "" : concat(" in \"", path, "\""),
-             dropped     ? "; it is ignored because its value is \"auto\""
-             : at_root   ? "; DeepSpeed ignores it in silence"
-             : !is_error ? "; it is ignored"
-                         : "",
+             dropped                           ? "; it is ignored because its value is \"auto\""
+             : at_root                         ? "; DeepSpeed ignores it in silence"
+             : !is_error && !section.only_here ? "; it is ignored"
+                                               : "",
              after(hint));
-  (this->*(is_error ? &Reader::error : &Reader::warning))(join_path(path, member.name), message,
-                                                          member.name_position);
+  const auto report = is_error            ? &Reader::error
+                      : section.only_here ? &Reader::train_error
+                                          : &Reader::warning;
+  (this->*report)(join_path(path, member.name), message, member.name_position);
 }
 
 }  // namespace zero3d::config

@@ -87,11 +87,6 @@ void read_timers(Reader& r, const Stated& s, JsonValue& out) {
   }
 }
 
-bool uses_nvme(const Config& c) {
-  return c.stage() == 3 &&
-         (c.offloads_to_drive("offload_param") || c.offloads_to_drive("offload_optimizer"));
-}
-
 /// A number of the batch triple: null is "not given"; the arithmetic fills it in.
 constexpr Field batch(std::string_view name, std::string_view effect) {
   return integer(name, 0, effect).typed("int > 0").above(0).check().or_null().or_auto().unquoted();
@@ -157,7 +152,7 @@ constexpr std::array kRows = {
         .by(read_zero),
     nested("aio", kAio, "Requests to the drive.")
         .or_null()
-        .not_yet("shape requests to the drive; nothing is offloaded to one yet", uses_nvme),
+        .only("only with device nvme", [](const Config& c) { return c.uses_drives(); }),
     nested("activation_checkpointing", kActivationCheckpointing,
            "What is kept of the forward pass; the rest is computed again before backward."),
     nested("pipeline", kPipeline, "Pipeline parallelism.")
@@ -229,7 +224,8 @@ constexpr std::array kRows = {
         .or_auto()
         .not_yet("write checkpoints through DataStates",
                  [](const Config& c) { return !(c.at("datastates_ckpt") == JsonValue(false)); })
-        .by(read_datastates)};
+        .by(read_datastates),
+    nested("zero3d", kOwn, "What DeepSpeed has no key for, and so ignores.").own().unread()};
 
 }  // namespace
 

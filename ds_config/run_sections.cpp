@@ -1,4 +1,4 @@
-// The keys of aio, checkpoint, data_efficiency, hybrid_engine, compile and weight_quantization.
+// The keys of checkpoint, data_efficiency, hybrid_engine, compile and weight_quantization.
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
 #include "zero3d/ds_config/reader.h"
@@ -8,20 +8,6 @@ namespace zero3d::config {
 namespace {
 
 constexpr std::nullopt_t none = std::nullopt;
-
-void read_gds(Reader& r, const Stated& s, JsonValue& out) {
-  out = JsonValue(!is_falsy(s.value));
-  if (out.as_bool())
-    r.refuse(s, "false: GPUDirect Storage needs a CUDA device, and this run has none");
-}
-
-constexpr std::array kAioRows = {
-    integer("block_size", 1'048'576, "Bytes of one request to the drive.").above(0),
-    integer("queue_depth", 8, "Requests in flight.").above(0),
-    integer("intra_op_parallelism", 1, "Threads for one tensor.").above(0),
-    flag("single_submit", false, "Submit requests one by one."),
-    flag("overlap_events", true, "Submit while others complete."),
-    flag("use_gds", false, "GPUDirect Storage; needs a CUDA device.").check().by(read_gds)};
 
 constexpr std::array kWriterRows = {
     text("type", "FAST", "Which writer.").any_case_of("MOCK|PYTHON|FAST").check(),
@@ -187,7 +173,6 @@ constexpr std::array kWeightQuantizationRows = strictly(std::array{
 
 }  // namespace
 
-constexpr Section kAio = {kAioRows};
 constexpr Section kCheckpoint = {kCheckpointRows};
 constexpr Section kDataEfficiency = {kDataEfficiencyRows};
 constexpr Section kHybridEngine = {kHybridEngineRows, true};

@@ -44,6 +44,14 @@ class SettingsReader {
   ShardingSettings sharding();
   GradientSettings gradients();
   RecomputationSettings recomputation();
+  OffloadSettings offload();
+  OptimizerOffload optimizer_offload();
+  ParameterOffload parameter_offload();
+  IoOptions io();
+  int buffers(const char* path);
+  int bounded(const char* path, int least, int most, const char* what);
+  OffloadDevice device(const std::string& section) const;
+  std::vector<std::string> paths(const std::string& section) const;
 
   const Config& config_;
 };
@@ -146,6 +154,95 @@ RecomputationSettings SettingsReader::recomputation() {
   return {};
 }
 
+OffloadDevice SettingsReader::device(const std::string& section) const {
+  if (!config_.offloads(section)) return OffloadDevice::none;
+  return config_.offloads_to_drive(section) ? OffloadDevice::nvme : OffloadDevice::cpu;
+}
+
+/// None where nvme_path is missing, which a rule reports.
+std::vector<std::string> SettingsReader::paths(const std::string& section) const {
+  if (!config_.offloads_to_drive(section)) return {};
+  std::vector<std::string> paths;
+  if (config_.has("zero3d.nvme_paths")) {
+    for (const JsonValue& path : config_.at("zero3d.nvme_paths").items())
+      paths.push_back(path.as_string());
+  } else if (config_.has(concat("zero_optimization.", section, ".nvme_path"))) {
+    paths.push_back(config_.text(concat("zero_optimization.", section, ".nvme_path")));
+  }
+  return paths;
+}
+
+OptimizerOffload SettingsReader::optimizer_offload() {
+  OptimizerOffload result;
+  result.device = device("offload_optimizer");
+  if (!result.on()) return result;
+  const auto key = [](const char* name) {
+    return concat("zero_optimization.offload_optimizer.", name);
+  };
+  result.paths = paths("offload_optimizer");
+  result.pin_memory = config_.flag(key("pin_memory"));
+  result.pipeline_read = config_.flag(key("pipeline_read"));
+  result.pipeline_write = config_.flag(key("pipeline_write"));
+  result.ratio = config_.number(key("ratio"));
+  if (result.device == OffloadDevice::nvme)
+    result.buffer_count = buffers("zero_optimization.offload_optimizer.buffer_count");
+  return result;
+}
+
+ParameterOffload SettingsReader::parameter_offload() {
+  ParameterOffload result;
+  result.device = device("offload_param");
+  if (!result.on()) return result;
+  result.pin_memory = config_.flag("zero_optimization.offload_param.pin_memory");
+  if (result.device != OffloadDevice::nvme) return result;
+  result.paths = paths("offload_param");
+  result.buffer_count = buffers("zero_optimization.offload_param.buffer_count");
+  const char* const size = "zero_optimization.offload_param.buffer_size";
+  result.buffer_elements = config_.integer(size);
+  if (result.buffer_elements < 1) problem(size, "expected 1 or more with device nvme, found 0");
+  result.max_in_cpu = config_.integer("zero_optimization.offload_param.max_in_cpu");
+  return result;
+}
+
+int SettingsReader::buffers(const char* path) {
+  return bounded(path, 1, OffloadSettings::kMostBuffers, "buffers");
+}
+
+int SettingsReader::bounded(const char* path, int least, int most, const char* what) {
+  const std::int64_t value = config_.integer(path);
+  if (value >= least && value <= most) return static_cast<int>(value);
+  problem(path, concat("expected ", least, " to ", most, " ", what, ", found ", value));
+  return least;
+}
+
+IoOptions SettingsReader::io() {
+  IoOptions result;
+  const std::int64_t asked = config_.integer("aio.block_size");
+  if (asked > IoOptions::kMostBlock)
+    problem("aio.block_size",
+            concat("expected at most ", IoOptions::kMostBlock, ", found ", asked));
+  else
+    result.block_size = IoOptions::whole_pages(asked);
+  result.queue_depth = bounded("aio.queue_depth", 1, IoOptions::kMostUnderWay, "requests");
+  result.intra_op_parallelism =
+      bounded("aio.intra_op_parallelism", 1, IoOptions::kMostThreads, "threads");
+  result.single_submit = config_.flag("aio.single_submit");
+  result.overlap_events = config_.flag("aio.overlap_events");
+  return result;
+}
+
+/// As DeepSpeed: nothing of the optimizer at stage 0, parameters at stage 3 alone.
+OffloadSettings SettingsReader::offload() {
+  OffloadSettings result;
+  if (config_.stage() > 0) result.optimizer = optimizer_offload();
+  if (config_.stage() == 3) result.parameters = parameter_offload();
+  result.activations = config_.flag("activation_checkpointing.cpu_checkpointing");
+  if (!result.uses_drives()) return result;
+  result.io = io();
+  result.checksums = config_.flag("zero3d.checksums");
+  return result;
+}
+
 TrainSettings SettingsReader::read() {
   TrainSettings settings;
   settings.micro_batch = config_.integer("train_micro_batch_size_per_gpu");
@@ -161,6 +258,7 @@ TrainSettings SettingsReader::read() {
                         communication_dtype(config_), master_dtype(config_), std::nullopt};
   if (config_.flag("fp16.enabled")) settings.precision.loss_scale = loss_scaler();
   settings.recomputation = recomputation();
+  settings.offload = offload();
   settings.optimizer = optimizer();
   if (config_.has("scheduler") && config_.has("scheduler.type"))
     settings.schedule = {config_.text("scheduler.type"), parameters("scheduler.params")};

@@ -61,6 +61,8 @@ std::string stages_of(const config::Field& field) {
 std::string why_without_effect(const Config& config, const config::Field& field,
                                const std::string& path) {
   if (!field.heeded_at(config.stage())) return stages_of(field);
+  const bool conditional = field.support == config::Support::implemented && field.active != nullptr;
+  if (conditional && !field.active(config)) return std::string(field.would);
   if (field.support == config::Support::no_effect) return "nothing to do for it here";
   if (field.support != config::Support::implemented && !field.in_part &&
       asked_for(config, field, path))

@@ -2,10 +2,12 @@
 // keys without effect at the stage at hand.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
 #include "zero3d/ds_config/rules.h"
+#include "zero3d/offload/io_options.h"
 
 namespace zero3d::config {
 
@@ -104,6 +106,21 @@ void warn_without_effect(const Draft& draft) {
                        concat("without effect at stage ", stage, ": ", message), first);
 }
 
+void check_super_offload(const Draft& draft) {
+  const Config& config = draft.config;
+  const std::string path = "zero_optimization.offload_optimizer.super_offload";
+  if (!config.has("zero_optimization.offload_optimizer") || !config.flag(path) ||
+      !config.offloads("offload_optimizer"))
+    return;
+  if (config.stage() == 3)
+    draft.train_error(path,
+                      "there is no SuperOffload here: its worker updates before the gradient norm "
+                      "is known. Remove it: plain offload gives the same results, and a \"ratio\" "
+                      "below 1 leaves a share of the updates on the device");
+  else if (config.stage() > 0)
+    draft.warning(path, "without effect below stage 3");
+}
+
 void check_offload(const Draft& draft) {
   const Config& config = draft.config;
   const int stage = config.stage();
@@ -112,15 +129,19 @@ void check_offload(const Draft& draft) {
     draft.error("zero_optimization.offload_optimizer.ratio",
                 concat("a ratio below 1 needs stage 3, and the stage is ", stage,
                        "; set stage to 3 or remove the ratio"));
-  if (config.offloads_to_drive("offload_optimizer") && (stage == 1 || stage == 2))
-    draft.warning(
-        "zero_optimization.offload_optimizer.device",
-        concat("at stage ", stage, " \"nvme\" means host memory: the drive serves stage 3 only"));
-  for (const char* section : {"offload_optimizer", "offload_param"}) {
+  for (const auto& [section, first_stage] :
+       {std::pair("offload_optimizer", 1), std::pair("offload_param", 3)}) {
     const std::string path = concat("zero_optimization.", section, ".nvme_path");
-    if (stage == 3 && config.offloads_to_drive(section) && !config.has(path))
+    if (stage >= first_stage && config.offloads_to_drive(section) && !config.has(path) &&
+        !config.has("zero3d.nvme_paths"))
       draft.train_error(path, "device \"nvme\" needs the folder on the drive: set nvme_path");
   }
+  check_super_offload(draft);
+  const std::int64_t block = config.has("aio") ? config.integer("aio.block_size") : 0;
+  const std::int64_t whole = IoOptions::whole_pages(std::min(block, IoOptions::kMostBlock));
+  if (config.uses_drives() && block < whole)
+    draft.warning("aio.block_size",
+                  concat("rounded up from ", block, " to ", whole, ", a multiple of 4096"));
 }
 
 void check_norm(const Draft& draft) {

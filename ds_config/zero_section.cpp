@@ -1,7 +1,6 @@
-// The keys of zero_optimization and of its parts: offload, leaf_module, zenflow. Sizes are counted
-// in elements unless a row says bytes.
+// The keys of zero_optimization and of its parts leaf_module and zenflow. Sizes are counted in
+// elements unless a row says bytes.
 #include <algorithm>
-#include <utility>
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
@@ -12,58 +11,6 @@ namespace zero3d::config {
 namespace {
 
 constexpr std::nullopt_t none = std::nullopt;
-constexpr std::string_view kDevices = "none|cpu|nvme";
-constexpr std::string_view kDeviceType = "\"none\", \"cpu\" or \"nvme\"";
-
-/// A path as Python's pathlib writes it: one slash between names, none at the end, no ".".
-std::string plain_path(std::string_view text) {
-  const bool absolute = !text.empty() && text.front() == '/';
-  const bool two = text.substr(0, 2) == "//" && text.substr(0, 3) != "///";  // POSIX: its own root
-  std::string path(two ? "//" : absolute ? "/" : "");
-  std::string_view between;
-  while (!text.empty()) {
-    const std::size_t end = text.find('/');
-    const std::string_view name = text.substr(0, end);
-    if (!name.empty() && name != ".") path += concat(std::exchange(between, "/"), name);
-    text = end == std::string_view::npos ? "" : text.substr(end + 1);
-  }
-  return path.empty() ? "." : path;
-}
-
-void read_path(Reader& r, const Stated& s, JsonValue& out) {
-  if (s.value.is_null()) return;
-  const Reader::Converted read = r.to_text(s);
-  if (read) out = JsonValue(plain_path(read->as_string()));
-}
-
-constexpr std::array kOffloadParamRows = strictly(std::array{
-    text("device", "none", "Where parameter shards live between uses.")
-        .one_of(kDevices)
-        .typed(kDeviceType),
-    text("nvme_path", none, "Folder on the drive; needed for nvme.").by(read_path),
-    integer("buffer_count", 5, "Staging buffers for nvme.").at_least(0),
-    integer("buffer_size", 100'000'000, "Elements of a staging buffer.").at_least(0),
-    integer("max_in_cpu", 1'000'000'000, "Elements kept in host memory before the drive is used.")
-        .at_least(0),
-    flag("pin_memory", true, "Page-locked host memory.")});
-constexpr Section kOffloadParam = {kOffloadParamRows, true};
-
-constexpr std::array kOffloadOptimizerRows = strictly(std::array{
-    text("device", "none", "Where master weights and moments live.")
-        .one_of(kDevices)
-        .typed(kDeviceType),
-    text("nvme_path", none, "Folder on the drive; needed for nvme.").by(read_path),
-    integer("buffer_count", 4, "Staging buffers for nvme.").at_least(0),
-    flag("pin_memory", true, "Page-locked host memory."),
-    flag("pipeline_read", false, "Read the next tile while one is updated."),
-    flag("pipeline_write", false, "Write the last tile while one is updated."),
-    flag("fast_init", false, "A quick first write of the states to the drive."),
-    number("ratio", 1.0, "Share of the optimizer states offloaded; below 1 needs stage 3.")
-        .between(0, 1),
-    flag("super_offload", false, "SuperOffload's worker process (stage 3)."),
-    number("cpuadam_cores_perc", 0.8, "Share of the cores for that worker.").between(0, 1)});
-constexpr Section kOffloadOptimizer = {kOffloadOptimizerRows, true};
-
 /// A list of names, or one name; each once.
 void read_names(Reader& r, const Stated& s, JsonValue& out) {
   JsonValue list = JsonValue::make_array();
@@ -163,16 +110,11 @@ constexpr std::array kRows = strictly(std::array{
         .none(),
     nested("offload_param", kOffloadParam, "Keep parameter shards off the device (stage 3).")
         .optional()
-        .stages(3, 3)
-        .not_yet("keep parameter shards in host memory or on a drive; they stay on the device",
-                 [](const Config& c) { return c.offloads("offload_param") && c.stage() == 3; }),
+        .stages(3, 3),
     nested("offload_optimizer", kOffloadOptimizer,
            "Keep master weights and moments off the device (stages 1 to 3).")
         .optional()
-        .stages(1, 3)
-        .not_yet("keep master weights and moments in host memory or on a drive; they stay on the "
-                 "device",
-                 [](const Config& c) { return c.offloads("offload_optimizer") && c.stage() > 0; }),
+        .stages(1, 3),
     nested("zenflow", kZenFlow, "ZenFlow's stall-free offloaded step.")
         .optional()
         .stages(1, 3)

@@ -161,6 +161,7 @@ void Engine::require_batch(const MicroBatch& batch) {
 
 /// Before any work of a call begins.
 void Engine::accept(std::span<const MicroBatch> batches) {
+  model_->require_made();
   for (const MicroBatch& batch : batches) require_batch(batch);
   Shape largest{0, 0};  // with a schedule they may be there at once
   for (const MicroBatch& batch : batches) {

@@ -70,6 +70,18 @@ std::string MemoryEstimate::describe(std::initializer_list<Tier> tiers) const {
   return text;
 }
 
+std::int64_t MemoryEstimate::total_on_drives() const {
+  std::int64_t total = 0;
+  for (const Category category : kAllCategories) total += drives[category];
+  return total;
+}
+
+std::string MemoryEstimate::describe_drives() const {
+  MemoryEstimate as_memory;
+  as_memory[Tier::device] = drives;
+  return as_memory.describe();
+}
+
 void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t host_budget) const {
   const auto require = [this](std::initializer_list<Tier> tiers, std::int64_t budget,
                               const char* place, const char* advice) {
@@ -81,8 +93,12 @@ void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t hos
                ": raise it with --", place, "-memory, or need less by ", advice));
   };
   require({Tier::device}, device_budget, "device",
+          "offload (offload_optimizer, and offload_param at stage 3), recomputation (--recompute), "
           "a higher ZeRO stage, more ranks or a smaller micro-batch");
-  require(kHostTiers, host_budget, "host", "a smaller micro-batch");
+  require(kHostTiers, host_budget, "host",
+          "offload to nvme instead of cpu, with nvme a smaller buffer_count, buffer_size, "
+          "max_in_cpu or sub_group_size, a higher ZeRO stage over more ranks or a smaller "
+          "micro-batch");
 }
 
 LateMemory estimate_late_memory(const ParamLayout& layout, const BucketPlan& buckets,

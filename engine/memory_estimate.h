@@ -28,11 +28,14 @@ struct MemoryInputs {
 
 struct MemoryEstimate {
   PerTier<PerCategory<std::int64_t>> bytes;
+  PerCategory<std::int64_t> drives;  ///< In files, which no budget bounds.
   PerCategory<std::int64_t>& operator[](Tier tier) { return bytes[tier]; }
   const PerCategory<std::int64_t>& operator[](Tier tier) const { return bytes[tier]; }
   std::int64_t total(std::initializer_list<Tier> tiers = {Tier::device}) const;
   /// "gradients 1.50 GiB, parameters 1.50 GiB".
   std::string describe(std::initializer_list<Tier> tiers = {Tier::device}) const;
+  std::int64_t total_on_drives() const;
+  std::string describe_drives() const;  ///< The same of what is there.
   /// Throws OutOfMemory, naming the plan and the budget, when it is more; a negative budget: none.
   void require_within(std::int64_t device_budget, std::int64_t host_budget) const;
 };

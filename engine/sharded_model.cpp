@@ -47,7 +47,7 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
   state_.seed = options.seed;
   plan_.memory.require_within(budget_, host_budget_);
   if (options.approve_memory) options.approve_memory(plan_.memory);
-  fail_together(mesh.world(), [this] { build(); });
+  if (!options.plan_only) fail_together(mesh.world(), [this] { build(); });
 }
 
 void ShardedModel::build() {
@@ -97,6 +97,7 @@ void ShardedModel::reserve_activations(std::int64_t bytes) {
   if (mesh_.leads()) {
     for (const std::string& line : passes_.training.clipped) log_warning(line);
   }
+  if (options_.plan_only) return;
   synchronize();  // the arena is exchanged
   store_->resize_arena(passes_.arena_elements());
 }
@@ -139,13 +140,19 @@ void ShardedModel::begin_coalescing() {
   reducer_->begin_coalescing();
 }
 
+void ShardedModel::require_made() const {
+  if (options_.plan_only) throw_invalid("a model of plan_only was made to plan, not to run");
+}
+
 void ShardedModel::begin_training(int first_micro_batch) {
+  require_made();
   if (first_micro_batch > 0) plan_late(Category::gradient_buckets, late_.buckets);
   if (!planned_) reserve_activations(0);
   store_->begin_pass(passes_.training, first_micro_batch);
 }
 
 void ShardedModel::begin_evaluation() {
+  require_made();
   if (!planned_) reserve_activations(0);
   store_->begin_pass(passes_.evaluation, 0);
 }

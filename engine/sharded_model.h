@@ -51,6 +51,8 @@ struct ShardedModelOptions : PlanOptions {
   /// Of what the model takes for the life of the run, before any of it is allocated: throws to
   /// refuse it.
   std::function<void(const MemoryEstimate&)> approve_memory;
+  /// Nothing is allocated or read: what is made can tell its plans and memory, and do nothing else.
+  bool plan_only = false;
 };
 
 /// What one optimizer step did.
@@ -94,6 +96,8 @@ class ShardedModel final : public ParameterAccess {
   const MemoryEstimate& memory() const { return memory_; }
   const PassPlans& passes() const { return passes_; }
 
+  /// Throws Error(kInvalid) for a model that only plans, as the calls that begin a pass do.
+  void require_made() const;
   /// plan().training is about to come, micro-batches counted from `first_micro_batch` of the
   /// accumulation window.
   void begin_training(int first_micro_batch);

@@ -85,6 +85,33 @@ void add(Description& out, const PrecisionSettings& precision) {
   out.add("no error at the smallest scale", scale.stage0);
 }
 
+void add(Description& out, const OffloadSettings& offload) {
+  const OptimizerOffload& optimizer = offload.optimizer;
+  out.add("optimizer state on", name_of(optimizer.device));
+  out.add("optimizer state under", joined(optimizer.paths, ", "));
+  out.add("pinned optimizer state", optimizer.pin_memory);
+  out.add("buffers of optimizer state", optimizer.buffer_count);
+  out.add("optimizer state read ahead", optimizer.pipeline_read);
+  out.add("optimizer state written behind", optimizer.pipeline_write);
+  out.add("share of the parameters updated on the CPU", optimizer.ratio);
+  const ParameterOffload& parameters = offload.parameters;
+  out.add("parameters on", name_of(parameters.device));
+  out.add("parameters under", joined(parameters.paths, ", "));
+  out.add("pinned parameters", parameters.pin_memory);
+  out.add("buffers of parameters", parameters.buffer_count);
+  out.add("elements of a buffer", parameters.buffer_elements);
+  out.add("parameters kept in host memory", parameters.max_in_cpu);
+  out.add("activations in host memory", offload.activations);
+  const IoOptions& io = offload.io;
+  out.add("bytes of an I/O request", io.block_size);
+  out.add("I/O requests under way", io.queue_depth);
+  out.add("I/O threads", io.intra_op_parallelism);
+  out.add("single I/O submissions", io.single_submit);
+  out.add("overlapped I/O events", io.overlap_events);
+  out.add("I/O stall limit in ms", io.stall_limit.count());
+  out.add("checksums of what drives hold", offload.checksums);
+}
+
 }  // namespace
 
 std::string describe(const TrainSettings& settings) {
@@ -101,6 +128,7 @@ std::string describe(const TrainSettings& settings) {
   add(out, settings.precision);
   out.add("blocks of a recomputed group", settings.recomputation.interval);
   out.add("recomputed groups", settings.recomputation.groups);
+  add(out, settings.offload);
   out.add("optimizer", settings.optimizer.type);
   out.add("optimizer", settings.optimizer.params);
   out.add("offloaded optimizer", settings.optimizer.offloaded);
@@ -144,6 +172,7 @@ void require_in_range(const TrainSettings& settings) {
   if (!std::isfinite(divisor) || divisor == 0)
     throw_invalid(concat("TrainSettings::gradients.predivide_factor is ", divisor,
                          "; expected a finite number other than 0"));
+  require_in_range(settings.offload);
 }
 
 }  // namespace zero3d

@@ -76,6 +76,12 @@ std::vector<RecordLayout> records_of(const ZeroPlan& plan, const OptimizerSetup&
   return records;
 }
 
+std::int64_t total_bytes(const std::vector<RecordLayout>& records) {
+  std::int64_t bytes = 0;
+  for (const RecordLayout& unit : records) bytes += unit.bytes();
+  return bytes;
+}
+
 /// What leaves the device with the optimizer's state: nothing at stage 0, where DeepSpeed's keys
 /// have no effect either.
 void plan_optimizer_offload(const TrainSettings& settings, int rank, ZeroPlan& plan) {
@@ -105,6 +111,10 @@ void plan_host_memory(const TrainSettings& settings, const OptimizerSetup& setup
   const std::vector<RecordLayout> states = records_of(plan, setup, true);
   const std::vector<RecordLayout> gradients =
       OffloadedGradients::plan_records(plan.layout, offloaded, plan.offloaded_gradients);
+  if (offload.device == OffloadDevice::nvme) {
+    plan.memory.drives[Category::optimizer_states] += total_bytes(states);
+    plan.memory.drives[Category::gradients] += total_bytes(gradients);
+  }
   PerCategory<std::int64_t>& host = plan.memory[offload.tier()];
   host[Category::optimizer_states] += offload_store_bytes(offload, states, tile);
   host[Category::gradients] += offload_store_bytes(offload, gradients, tile);

@@ -17,6 +17,9 @@ namespace {
 
 /// For work that a drive which was given up still holds; more would hold up the end of the run.
 constexpr std::chrono::seconds kGrace{2};
+/// The same for who asks again.
+constexpr std::chrono::milliseconds kLast{200};
+using Clock = std::chrono::system_clock;
 
 /// For messages of those who wait for it; outlives the queue.
 class IoStatus final : public Recorder {
@@ -33,20 +36,23 @@ class IoStatus final : public Recorder {
   std::atomic<std::uint64_t> over_{0};
 };
 
-void check(const IoOptions& options) {
+}  // namespace
+
+void require_in_range(const IoOptions& options) {
   const auto refuse = [](const char* key, auto found, const std::string& expected) {
     throw_invalid(concat("aio.", key, " is ", found, "; expected ", expected));
   };
   if (options.block_size < IoFile::kAlignment || options.block_size % IoFile::kAlignment != 0 ||
-      options.block_size > (std::int64_t{1} << 30))
+      options.block_size > IoOptions::kMostBlock)
     refuse("block_size", options.block_size, "a multiple of 4096 up to 1073741824");
-  if (options.queue_depth < 1 || options.queue_depth > 4096)
+  if (options.queue_depth < 1 || options.queue_depth > IoOptions::kMostUnderWay)
     refuse("queue_depth", options.queue_depth, "1 to 4096");
-  if (options.intra_op_parallelism < 1 || options.intra_op_parallelism > 1024)
+  if (options.intra_op_parallelism < 1 || options.intra_op_parallelism > IoOptions::kMostThreads)
     refuse("intra_op_parallelism", options.intra_op_parallelism, "1 to 1024");
+  if (options.stall_limit < std::chrono::milliseconds(1))
+    throw_invalid(concat("a drive's stall limit of ", options.stall_limit.count(),
+                         " ms; expected 1 ms or more"));
 }
-
-}  // namespace
 
 /// What the queue, its thread and the events that it waits for share.
 class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
@@ -83,8 +89,17 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
     std::unique_lock lock(mutex_);
     const auto empty = [this] { return outstanding_ == 0; };
     const auto some = std::chrono::milliseconds(100);
-    while (!empty() && !broken_) changed_.wait_until(lock, std::chrono::system_clock::now() + some);
-    return changed_.wait_until(lock, std::chrono::system_clock::now() + kGrace, empty);
+    const bool failing = std::uncaught_exceptions() > 0;
+    std::uint64_t seen = status_->progress();
+    Clock::time_point since = Clock::now();
+    while (!empty() && !broken_ && !left_) {
+      changed_.wait_until(lock, Clock::now() + some);
+      if (seen != status_->progress()) since = Clock::now();
+      seen = status_->progress();
+      // Another queue has ended the run: this one does not hold it up until it notices itself.
+      left_ = failing && Clock::now() - since > kGrace;
+    }
+    return changed_.wait_until(lock, std::max(broken_at_ + kGrace, Clock::now() + kLast), empty);
   }
 
   /// Ends the thread, or leaves it to a drive that holds work back.
@@ -161,6 +176,7 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
       if (driver_.broken() && !broken_) {
         const std::lock_guard lock(mutex_);
         broken_ = true;
+        broken_at_ = Clock::now();
         if (error_ == nullptr) error_ = driver_.error();
         changed_.notify_all();
       }
@@ -177,7 +193,9 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
   IoDriver::Requests ready_;     ///< For the thread to take.
   std::size_t outstanding_ = 0;  ///< Requests that are not over.
   bool ending_ = false;
-  bool broken_ = false;  ///< The drive was given up.
+  bool broken_ = false;          ///< The drive was given up, ...
+  Clock::time_point broken_at_;  ///< ... then.
+  bool left_ = false;            ///< The run ended before that; nobody waits for the rest.
   std::exception_ptr error_;
   std::thread thread_;
 };
@@ -185,7 +203,7 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
 IoQueue::IoQueue(Device& device, std::string name, IoOptions options,
                  std::vector<std::shared_ptr<const IoFile>> files, std::span<const View> buffers)
     : device_(device) {
-  check(options);
+  require_in_range(options);
   core_ = std::make_shared<Core>(name, std::move(options), std::move(files), buffers);
   core_->start();
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zero3d/device/memory_kind.h"
@@ -45,6 +46,8 @@ struct ParameterOffload {
 };
 
 struct OffloadSettings {
+  static constexpr int kMostBuffers = 1024;
+
   OptimizerOffload optimizer;
   ParameterOffload parameters;
   bool activations = false;  ///< Inputs kept for recomputation wait in pinned memory.
@@ -52,6 +55,17 @@ struct OffloadSettings {
   bool checksums = false;  ///< What is read from a drive is held to what was written.
 
   bool on() const { return optimizer.on() || parameters.on() || activations; }
+  bool uses_drives() const {
+    return optimizer.device == OffloadDevice::nvme || parameters.device == OffloadDevice::nvme;
+  }
 };
+
+std::string_view name_of(OffloadDevice device);
+
+/// A line for each kind of state that leaves the device: what, to where and how.
+std::vector<std::string> describe_offload(const OffloadSettings& settings);
+
+/// Throws Error(kInvalid) that names the first field out of its range.
+void require_in_range(const OffloadSettings& settings);
 
 }  // namespace zero3d

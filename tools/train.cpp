@@ -75,10 +75,19 @@ void add_run(CLI::App& command, TrainRequest& request) {
       "End the run when ranks have waited this long for one of them; a tenth of it is told")
       ->check(real_number(0.001))
       ->capture_default_str();
+  add("--io-timeout", request.io_timeout, "SECONDS",
+      "End the run when a drive that state is offloaded to has answered nothing for this long")
+      ->check(real_number(0.001))
+      ->capture_default_str();
   add("--max-skipped-steps", request.max_skipped_steps, "N",
       "End the run after this many skipped steps in a row")
       ->check(int_number(1))
       ->capture_default_str();
+  command
+      .add_flag("--dry-run", request.dry_run,
+                "Print the plan and end: no memory is taken and nothing is written, so that the "
+                "model may be larger than this machine")
+      ->group(kRun);
   command
       .add_flag("--allow-unsupported", request.allow_unsupported,
                 "Train although the configuration asks for what zero3d lacks")

@@ -99,6 +99,8 @@ std::string describe_facts(const TrainPlan& plan) {
   add("--temperature", request.temperature);
   add("--max-skipped-steps", request.max_skipped_steps);
   add("--comm-timeout", request.comm_timeout);
+  add("--io-timeout", request.io_timeout);
+  add("--dry-run", request.dry_run);
   add("--reduce-each-micro-batch", request.reduce_each_micro_batch);
   return facts;
 }

@@ -36,7 +36,9 @@ struct TrainRequest {
   std::string host_memory;
   std::string log_level = "info";
   bool allow_unsupported = false;
+  bool dry_run = false;
   double comm_timeout = 300;   ///< Seconds.
+  double io_timeout = 30;      ///< Seconds.
   int max_skipped_steps = 50;  ///< In a row; then the run ends with the cause.
   bool reduce_each_micro_batch = false;
   ConfigOptions loading;  ///< What fills "auto", and the degrees.

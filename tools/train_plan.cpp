@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -223,6 +224,8 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   open_config(plan, ranks);
   check_config(plan, leads);
   plan.settings = train_settings(plan.loaded.config);
+  plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::min(request.io_timeout, 1e9) * 1000));
   set_sequence_length(plan);
   plan.data = open_data(plan, request.data);
   if (leads) warn_of_bytes(plan, *plan.data);
@@ -232,7 +235,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.threads =
       request.threads > 0 ? request.threads : std::max(1, plan.allowed_cpus.count() / share.count);
   require_address_space(launched_by_mpi() ? 1 : ranks, plan.threads);
-  if (leads) open_outputs(plan);
+  if (leads && !request.dry_run) open_outputs(plan);
   require_descriptors();
   plan.resident_bytes = resident_bytes();
   plan.machine_memory = read_machine_memory();

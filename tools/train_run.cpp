@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 
+#include "plan_report.h"
 #include "progress.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
@@ -93,16 +94,24 @@ class RankRun {
     const auto require_held = [&plan, ranks](const MemoryEstimate& memory) {
       require_machine_holds(memory, ranks, plan.machine_memory);
     };
-    engine.approve_memory = require_held;
+    if (!request_.dry_run) engine.approve_memory = require_held;
+    engine.plan_only = request_.dry_run;
     engine_ = std::make_unique<Engine>(settings_, *module_, mesh_, *device_, engine);
     memory_ = engine_->memory_estimate(settings_.micro_batch, plan.sequence_length);
     memory_.require_within(plan.device_memory, plan.host_memory);
-    require_held(memory_);
+    if (request_.dry_run)
+      warn_of_machine(ranks);
+    else
+      require_held(memory_);
   }
 
   /// `binding` is for people to read. Returns what train_rank does.
   std::string run(const std::string& binding) {
-    if (leads()) announce(binding);
+    if (leads()) print_plan(plan_, *engine_, memory_, process_bytes(), binding);
+    if (request_.dry_run) {
+      if (leads()) std::printf("dry run   no memory was taken and nothing was written\n");
+      return "";
+    }
     if (leads()) progress_.emplace(request_.steps);
     Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
     for (std::int64_t step = 1; step <= request_.steps; ++step) {
@@ -131,6 +140,15 @@ class RankRun {
  private:
   bool leads() const { return mesh_.leads(); }
 
+  /// The plan may be for another machine.
+  void warn_of_machine(int ranks) const {
+    try {
+      require_machine_holds(memory_, ranks, plan_.machine_memory);
+    } catch (const OutOfMemory& error) {
+      if (leads()) log_warning(concat("this machine does not hold the run: ", error.what()));
+    }
+  }
+
   BatchSplit split() const {
     return {settings_.micro_batch, settings_.accumulation, mesh_.size(Axis::dp)};
   }
@@ -147,36 +165,6 @@ class RankRun {
     sampler.advance();
     engine_->state().data_position = sampler.consumed();
     return engine_->last_step();
-  }
-
-  void announce(const std::string& binding) {
-    const ParallelDegrees& degrees = degrees_;
-    std::printf("model     %s, %s parameters, ZeRO stage %d\n", request_.model.c_str(),
-                format_count(engine_->model().plan().layout.numel()).c_str(),
-                plan_.loaded.config.stage());
-    std::printf("mesh      %d ranks = dp %d x tp %d x pp %d, %d threads each\n", degrees.ranks,
-                degrees.dp, degrees.tp, degrees.pp, plan_.threads);
-    std::printf("cores     %s\n", binding.c_str());
-    std::printf(
-        "batch     %lld = micro %lld x accumulation %lld x dp %d, sequences of %lld tokens\n",
-        static_cast<long long>(settings_.micro_batch * settings_.accumulation * degrees.dp),
-        static_cast<long long>(settings_.micro_batch),
-        static_cast<long long>(settings_.accumulation), degrees.dp,
-        static_cast<long long>(plan_.sequence_length));
-    std::printf("data      %s, %s samples\n", plan_.data->tokens().description().c_str(),
-                format_count(plan_.data->samples()).c_str());
-    std::printf("%s\n", engine_->model().plan().precision_line().c_str());
-    if (const std::string line = engine_->model().plan().recomputation_line(); !line.empty())
-      std::printf("%s\n", line.c_str());
-    for (const std::string& line : engine_->model().setup().description())
-      std::printf("optimizer %s\n", line.c_str());
-    std::printf("memory    planned per rank: %s (%s)\n", format_bytes(memory_.total()).c_str(),
-                memory_.describe().c_str());
-    std::printf("memory    planned per rank on the host: %s (%s)\n",
-                format_bytes(memory_.total(kHostTiers)).c_str(),
-                memory_.describe(kHostTiers).c_str());
-    std::printf("memory    planned for this process: %s\n", format_bytes(process_bytes()).c_str());
-    std::fflush(stdout);
   }
 
   /// The highest the process will go: its ranks' plans beside what it holds without them.

@@ -11,6 +11,7 @@
 #include "command.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
 
 namespace zero3d::tools {
@@ -149,6 +150,10 @@ void print_report(const LoadResult& loaded, const TrainCheck& check, bool all) {
   std::cout << '\n'
             << "mesh: " << mesh(loaded.config.degrees) << '\n'
             << "fingerprint: " << config_fingerprint(loaded.config) << '\n';
+  if (check.ok()) {
+    for (const std::string& line : describe_offload(read_settings(loaded.config).settings.offload))
+      std::cout << "offload: " << line << '\n';
+  }
   print_values(loaded, all);
 }
 

@@ -160,6 +160,14 @@ std::vector<Case> cases() {
        "{\"lr\": 0.01}}}",
        8, 0, lr},
       {"{\"train_batch_size\": 8, \"steps_per_print\": \"auto\"}"},
+      // Offload.
+      {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
+       "{\"device\": \"nvme\"}}}"},
+      {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
+       "{\"device\": \"nvme\", \"nvme_path\": \"/d\", \"buffer_count\": 0, "
+       "\"super_offload\": true}}, \"aio\": {\"block_size\": 5000, \"queue_depth\": 1e6}}"},
+      {"{\"train_batch_size\": 8, \"zero3d\": {\"nvme_path\": \"/d\", \"nvme_paths\": [], "
+       "\"checksums\": \"true\"}}"},
       // What train refuses.
       {"{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3, "
        "\"zero_quantized_weights\": "

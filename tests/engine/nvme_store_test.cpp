@@ -2,8 +2,10 @@
 // ends every rank.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
-#include <mutex>
+#include <chrono>
+#include <memory>
 
 #include "zero3d/core/text.h"
 #include "zero3d/offload/nvme_state_store.h"
@@ -123,6 +125,16 @@ TEST(NvmeStateStore, MovesNoMoreThanItIsAsked) {
   EXPECT_EQ(pieces_of(true, false), 1) << "only looked at";
 }
 
+/// A store for one of the ranks, whose drive has `faults`; the drives of the others are sound.
+StateStoreFactory one_faulty(const NvmeStateOptions& options, std::shared_ptr<Faults> faults) {
+  const auto made = std::make_shared<std::atomic<int>>(0);
+  return [=](Device& device, const std::vector<RecordLayout>& records) {
+    NvmeStateOptions own = options;
+    if ((*made)++ == 0) own.io.port = faulty(faults, own.io.port);
+    return make_nvme_state_store(own)(device, records);
+  };
+}
+
 TEST(NvmeStateStore, AFailingDriveEndsEveryRankInTheMiddleOfAStep) {
   for (const bool ring : {true, false}) {
     for (const bool write : {true, false}) {
@@ -134,18 +146,9 @@ TEST(NvmeStateStore, AFailingDriveEndsEveryRankInTheMiddleOfAStep) {
       (write ? faults->reads : faults->writes) = false;
       faults->code = write ? ENOSPC : EIO;
       nvme.tile_elements = 1024;
-      // One rank's drive fails.
-      nvme.io.port = faulty(faults, nvme.io.port);
       RunOptions options = nano_options(nano_gpt2(true), 2, 1);
       options.steps = 50;
-      std::mutex mutex;
-      int stores = 0;
-      options.engine.state_store = [&](Device& device, const std::vector<RecordLayout>& records) {
-        NvmeStateOptions own = nvme;
-        const std::lock_guard lock(mutex);
-        if (stores++ > 0) own.io.port = ring && has_ring() ? make_ring_port : make_thread_port;
-        return make_nvme_state_store(own)(device, records);
-      };
+      options.engine.state_store = one_faulty(nvme, faults);
       const std::int64_t begin = now_ns();
       const std::string message =
           message_of<Error>([&] { run_engine(config("Adam", 3, 1024), options); });
@@ -158,6 +161,60 @@ TEST(NvmeStateStore, AFailingDriveEndsEveryRankInTheMiddleOfAStep) {
           << message;
     }
   }
+}
+
+TEST(NvmeStateStore, AStalledDriveEndsEveryRankSoonAfterTheLimit) {
+  for (const bool ring : {true, false}) {
+    for (const bool write : {true, false}) {
+      const LogCapture log;
+      const TemporaryFolder folder;
+      NvmeStateOptions nvme = options_in(folder, ring, 2);
+      nvme.tile_elements = 1024;
+      nvme.io.stall_limit = std::chrono::seconds(1);
+      const auto faults = std::make_shared<Faults>();
+      faults->from = 30;
+      faults->hold = true;
+      (write ? faults->reads : faults->writes) = false;
+      RunOptions options = nano_options(nano_gpt2(true), 2, 1);
+      options.steps = 50;
+      options.engine.state_store = one_faulty(nvme, faults);
+      const std::int64_t begin = now_ns();
+      const std::string message =
+          message_of<Error>([&] { run_engine(config("Adam", 3, 1024), options); });
+      EXPECT_LT(now_ns() - begin, 6'000'000'000) << "the limit, and five seconds";
+      EXPECT_GT(now_ns() - begin, 1'000'000'000);
+      EXPECT_NE(message.find(write ? ": cannot write " : ": cannot read "), std::string::npos)
+          << message;
+      EXPECT_NE(message.find("(Connection timed out): nothing that was asked of the drive has"),
+                std::string::npos)
+          << message;
+      faults->hold = false;  // so that the drive's thread ends
+    }
+  }
+}
+
+/// Several queues of a rank use the drive: state, gradients, parameters.
+TEST(NvmeStateStore, ADriveThatStallsUnderAllQueuesEndsTheRunOnce) {
+  const LogCapture log;
+  const TemporaryFolder folder;
+  RunOptions options = nano_options(nano_gpt2(true), 2, 1);
+  options.steps = 50;
+  TrainSettings settings = settings_of(config("Adam", 2, 1024), 2);
+  settings.offload.optimizer.device = OffloadDevice::nvme;
+  settings.offload.optimizer.paths = {folder.file("drive")};
+  const auto faults = std::make_shared<Faults>();
+  faults->from = 300;
+  faults->hold = true;
+  settings.offload.io.block_size = 8192;
+  settings.offload.io.stall_limit = std::chrono::seconds(1);
+  settings.offload.io.port = faulty(faults, make_thread_port);
+  const std::int64_t begin = now_ns();
+  const std::string message = message_of<Error>([&] { run_engine(settings, options); });
+  EXPECT_LT(now_ns() - begin, 6'000'000'000) << "the limit, and five seconds";
+  EXPECT_NE(message.find("(Connection timed out): nothing that was asked of the drive has"),
+            std::string::npos)
+      << message;
+  faults->hold = false;
 }
 
 TEST(NvmeStateStore, RefusesNoBuffersAtAll) {

@@ -187,6 +187,34 @@ TEST(Refusal, OfABlocksFaultNamesTheBlockBeforeTheNextOneMeetsIt) {
   }
 }
 
+TEST(Refusal, AnEngineThatOnlyPlansTakesNoMemoryAndDoesNotTrain) {
+  run_ranks(2, [](Communicator& world) {
+    const auto device = [&world] {
+      CpuDeviceOptions options;
+      options.rank = world.rank();
+      return make_cpu_device(options);
+    };
+    const std::unique_ptr<Device> used = device(), planned = device();
+    const Mesh mesh(world);
+    const std::unique_ptr<Module> module = build_model(nano_gpt2(true));
+    EngineOptions options;
+    options.sequence_length = 8;
+    const TrainSettings settings = load_settings(json_of(3), 2);
+    const Engine engine(settings, *module, mesh, *used, options);
+    options.plan_only = true;
+    Engine plan(settings, *module, mesh, *planned, options);
+    for (const Tier tier : {Tier::device, Tier::pinned, Tier::pageable}) {
+      EXPECT_EQ(plan.memory_estimate(2, 8).total({tier}),
+                engine.memory_estimate(2, 8).total({tier}));
+      EXPECT_EQ(planned->memory(tier).use().peak, 0);
+    }
+    const TokenBatch batch(2, 8);
+    const MicroBatch view = batch.view();
+    expect_refused([&] { plan.train_batch({&view, 1}); }, "was made to plan, not to run");
+    expect_refused([&] { plan.eval_batch({&view, 1}); }, "was made to plan, not to run");
+  });
+}
+
 TEST(Refusal, OfTheMemoryPlanComesBeforeAnyIsTaken) {
   run_ranks(2, [](Communicator& world) {
     CpuDeviceOptions device_options;

@@ -2,8 +2,12 @@
 // model parallelism reach the mesh and the dtype that travels.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
 #include <functional>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/load.h"
@@ -14,13 +18,29 @@
 namespace zero3d::test {
 namespace {
 
-/// use(field) for each field that may change a result. Bindings name every field, so that a new one
-/// does not compile before it is listed here.
+/// use(field) for each field of what leaves the device, by the bindings of all of them.
+template <typename Use>
+void for_each_field(OffloadSettings& offload, const Use& use) {
+  const auto all = [&](auto&... fields) { (use(fields), ...); };
+  auto& [optimizer, parameters, activations, io, checksums] = offload;
+  all(activations, checksums);
+  auto& [state_device, state_paths, state_pinned, state_buffers, read, write, ratio] = optimizer;
+  all(state_device, state_paths, state_pinned, state_buffers, read, write, ratio);
+  auto& [device, paths, pinned, buffers, elements, kept] = parameters;
+  all(device, paths, pinned, buffers, elements, kept);
+  auto& [block, depth, threads, single, overlap, rank, limit, port] = io;
+  static_cast<void>(rank);  // of each its own
+  static_cast<void>(port);  // of tests
+  all(block, depth, threads, single, overlap, limit);
+}
+
+/// The same of all settings that may change a result: a new field does not compile before it is
+/// listed here.
 template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, sharding, gradients, precision,
-         recomputation, optimizer, schedule, tile, log_every] = settings;
+         recomputation, offload, optimizer, schedule, tile, log_every] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, tile, log_every);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
@@ -40,6 +60,7 @@ void for_each_field(TrainSettings& settings, const Use& use) {
   all(type, params, offloaded, bf16_states);
   auto& [interval, groups] = recomputation;
   all(interval, groups);
+  for_each_field(offload, use);
   auto& [schedule_type, schedule_params] = schedule;
   all(schedule_type, schedule_params);
 }
@@ -52,6 +73,12 @@ void change(T& field) {
     field = field == 0 ? 1 : field / 2;
   } else if constexpr (std::is_same_v<T, DType>) {
     field = field == DType::f32 ? DType::bf16 : DType::f32;
+  } else if constexpr (std::is_same_v<T, OffloadDevice>) {
+    field = OffloadDevice::nvme;
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    field.push_back("/drive");
+  } else if constexpr (std::is_same_v<T, std::chrono::milliseconds>) {
+    field /= 2;
   } else if constexpr (std::is_same_v<T, std::string>) {
     field += "x";
   } else {
@@ -80,6 +107,53 @@ TEST(Settings, TheirDescriptionTellsEveryFieldApart) {
   const std::string before = describe(valued);
   valued.optimizer.params["lr"] = 1e-3 + 1e-15;
   EXPECT_NE(describe(valued), before) << "a value to its last digits";
+}
+
+TEST(Settings, OffloadOutOfRangeIsRefusedByItsField) {
+  const auto refused = [](const std::function<void(OffloadSettings&)>& damage) -> std::string {
+    TrainSettings settings;
+    damage(settings.offload);
+    try {
+      require_in_range(settings);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused([](OffloadSettings&) {}), "");
+  const struct {
+    const char* field;
+    std::function<void(OffloadSettings&)> damage;
+  } faults[] = {
+      {"TrainSettings::offload.optimizer.buffer_count is 0; expected a number from 1 to 1024",
+       [](OffloadSettings& s) { s.optimizer.buffer_count = 0; }},
+      {"TrainSettings::offload.optimizer.ratio is 1.5; expected",
+       [](OffloadSettings& s) { s.optimizer.ratio = 1.5; }},
+      {"TrainSettings::offload.optimizer.ratio is nan; expected",
+       [](OffloadSettings& s) { s.optimizer.ratio = std::nan(""); }},
+      {"TrainSettings::offload.optimizer goes to nvme and names no path",
+       [](OffloadSettings& s) { s.optimizer.device = OffloadDevice::nvme; }},
+      {"TrainSettings::offload.parameters.buffer_count is -1; expected",
+       [](OffloadSettings& s) { s.parameters.buffer_count = -1; }},
+      {"TrainSettings::offload.parameters.buffer_elements is 0; expected a number from 1 on",
+       [](OffloadSettings& s) { s.parameters.buffer_elements = 0; }},
+      {"TrainSettings::offload.parameters.max_in_cpu is -1; expected a number from 0 on",
+       [](OffloadSettings& s) { s.parameters.max_in_cpu = -1; }},
+      {"TrainSettings::offload.parameters goes to nvme and names no path",
+       [](OffloadSettings& s) { s.parameters.device = OffloadDevice::nvme; }},
+      {"aio.block_size is 1000; expected a multiple of 4096",
+       [](OffloadSettings& s) { s.io.block_size = 1000; }},
+      {"aio.queue_depth is 0; expected 1 to 4096",
+       [](OffloadSettings& s) { s.io.queue_depth = 0; }},
+      {"aio.intra_op_parallelism is 2000; expected 1 to 1024",
+       [](OffloadSettings& s) { s.io.intra_op_parallelism = 2000; }},
+      {"stall limit of 0 ms; expected",
+       [](OffloadSettings& s) { s.io.stall_limit = std::chrono::milliseconds(0); }},
+  };
+  for (const auto& fault : faults) {
+    const std::string message = refused(fault.damage);
+    EXPECT_NE(message.find(fault.field), std::string::npos) << message;
+  }
 }
 
 /// Of a step of a whole engine on two ranks.

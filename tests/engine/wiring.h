@@ -45,7 +45,9 @@ struct Seen {
     const std::int64_t part = StepReporter::exchange_bytes(1) - StepReporter::exchange_bytes(0);
     return elements("all_gather") - static_cast<double>(part) * ranks;
   }
-  double bytes(Category category) const { return run.estimates[0][Tier::device][category]; }
+  double bytes(Category category, Tier tier = Tier::device) const {
+    return static_cast<double>(run.estimates[0][tier][category]);
+  }
   const ParameterState& p0() const { return run.state.at("p0"); }
 
  private:
@@ -125,7 +127,7 @@ inline RunOptions options_of(const Row& row, Seen& seen, const std::string& fold
   return options;
 }
 
-/// What `row` looks at when its key has `value`.
+/// What `row` looks at when its key has `value`. @NVME@ is a folder of the run's own.
 inline double see(const Row& row, const std::string& value) {
   Keys keys = {{"train_micro_batch_size_per_gpu", "1"},
                {"optimizer.type", R"("Adam")"},
@@ -140,7 +142,10 @@ inline double see(const Row& row, const std::string& value) {
   const TemporaryFolder folder;
   const LogCapture log;
   Seen seen;
-  seen.run = run_engine(json_of(keys), options_of(row, seen, folder.file("out")));
+  std::string text = json_of(keys);
+  if (const std::size_t at = text.find("@NVME@"); at != std::string::npos)
+    text.replace(at, 6, folder.file("drive"));
+  seen.run = run_engine(text, options_of(row, seen, folder.file("out")));
   seen.lines = static_cast<double>(log.with("step=").size());
   return row.look(seen);
 }

@@ -320,6 +320,43 @@ std::vector<Row> recomputation_rows() {
           {"activation_checkpointing.profile", {"false", "true"}, {}, recomputed, {0, 0}}};
 }
 
+/// By where the plan has the optimizer's state; that it lies there is the matter of the offload's
+/// own tests.
+std::vector<Row> offload_rows() {
+  const auto tiers = [](const Seen& s) {
+    const auto there = [&](Tier tier) { return s.bytes(Category::optimizer_states, tier) > 0; };
+    return (there(Tier::device) ? 100.0 : 0) + (there(Tier::pinned) ? 10 : 0) +
+           (there(Tier::pageable) ? 1 : 0);
+  };
+  const auto buffers = [](const Seen& s) {
+    return s.bytes(Category::optimizer_states, Tier::pinned);
+  };
+  const auto state = [](const char* key) {
+    return concat("zero_optimization.offload_optimizer.", key);
+  };
+  static const std::string device = state("device"), count = state("buffer_count"),
+                           pin = state("pin_memory"), ratio = state("ratio");
+  const Keys cpu = {{device, R"("cpu")"}};
+  const Keys nvme = {{device, R"("nvme")"},
+                     {"zero3d.nvme_paths", R"(["@NVME@"])"},
+                     {"zero_optimization.sub_group_size", "1024"}};
+  const auto drives = [](const Seen& s) {
+    return static_cast<double>(s.run.estimates[0].total_on_drives());
+  };
+  const double element = 3 * 4;  // master and two moments
+  return {{device.c_str(), {R"("none")", R"("cpu")"}, {}, tiers, {100, 10}},
+          {kStage, {"0", "1"}, cpu, tiers, {100, 10}},
+          {pin.c_str(), {"true", "false"}, cpu, tiers, {10, 1}},
+          {ratio.c_str(), {"1", "0.5"}, cpu, tiers, {10, 110}},
+          {count.c_str(), {"10", "30"}, nvme, buffers, {10 * 1024 * element, 30 * 1024 * element}},
+          {device.c_str(),
+           {R"("cpu")", R"("nvme")"},
+           nvme,
+           drives,
+           {0, kModel / 2 * (element + 4)}},  // and the gradient
+          {"zero_optimization.cpu_offload", {"false", "true"}, {}, tiers, {100, 10}}};
+}
+
 class Wiring : public ::testing::TestWithParam<std::vector<Row> (*)()> {};
 
 TEST_P(Wiring, AKeyDoesWhatItSays) {
@@ -341,6 +378,7 @@ INSTANTIATE_TEST_SUITE_P(Sharding, Wiring, ::testing::Values(sharding_rows));
 INSTANTIATE_TEST_SUITE_P(Gradients, Wiring, ::testing::Values(gradient_rows));
 INSTANTIATE_TEST_SUITE_P(Precision, Wiring, ::testing::Values(precision_rows));
 INSTANTIATE_TEST_SUITE_P(LossScale, Wiring, ::testing::Values(loss_scale_rows));
+INSTANTIATE_TEST_SUITE_P(Offload, Wiring, ::testing::Values(offload_rows));
 INSTANTIATE_TEST_SUITE_P(Recomputation, Wiring, ::testing::Values(recomputation_rows));
 INSTANTIATE_TEST_SUITE_P(Optimizer, Wiring, ::testing::Values(optimizer_rows));
 

@@ -25,7 +25,7 @@ struct Faults {
   std::atomic<int> repeats{0};       ///< So many pieces end with EINTR and EAGAIN in turn.
   std::atomic<bool> cut{false};      ///< Pieces move about half of what is asked.
   std::atomic<int> unaligned{0};     ///< So many report a few bytes less than they moved.
-  std::atomic<bool> hold{false};     ///< Pieces are not started until it is false again.
+  std::atomic<bool> hold{false};     ///< Those are not started until it is false again.
   std::atomic<int> registration{0};  ///< The errno of attaching files and buffers.
 
   std::atomic<int> pieces{0};
@@ -58,7 +58,7 @@ class FaultyPort final : public IoPort {
       raise(faults_->largest, static_cast<std::int64_t>(piece.bytes));
       const int number = faults_->pieces++;
       const bool chosen = piece.write ? faults_->writes : faults_->reads;
-      if (faults_->hold && chosen) {
+      if (faults_->hold && chosen && number >= faults_->from) {
         held_.push_back(piece);
       } else if (faults_->code != 0 && chosen && number >= faults_->from) {
         over_.push_back({piece.tag, -faults_->code});

@@ -231,6 +231,24 @@ TEST_P(Queue, AStalledDriveIsGivenUp) {
   EXPECT_TRUE(io->drain());
 }
 
+TEST_P(Queue, ARunThatFailsIsNotHeldUpByADriveThatHoldsWorkBack) {
+  const LogCapture log;
+  faults_->hold = true;
+  Event written;
+  const std::int64_t begin = now_ns();
+  try {
+    const auto io = queue({.block_size = kPage});
+    written = io->submit("write", {write(8 * kPage, kPage)}, {});
+    throw_invalid("something else");
+  } catch (const Error&) {
+  }
+  EXPECT_LT(now_ns() - begin, 4'000'000'000);
+  EXPECT_FALSE(written.done());
+  EXPECT_EQ(log.with("still holds work back").size(), 1u);
+  faults_->hold = false;
+  EXPECT_EQ(error_of(written), "");
+}
+
 TEST_P(Queue, WorksWithoutRegistration) {
   const LogCapture log;
   faults_->registration = ENOMEM;

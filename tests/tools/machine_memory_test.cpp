@@ -91,6 +91,11 @@ TEST(MachineMemory, IsSharedByTheRanksOfAMachine) {
           "MemAvailable", "train_micro_batch_size_per_gpu"})
       EXPECT_NE(message.find(part), std::string::npos) << part << " not in " << message;
   }
+  // Host memory is the machine's as much as the CPU device's.
+  plan[Tier::pinned][Category::optimizer_states] = 60 * kMiB;
+  plan[Tier::pageable][Category::parameters] = 40 * kMiB;
+  EXPECT_NO_THROW(require_machine_holds(plan, 4, {800 * kMiB, "MemAvailable"}));
+  EXPECT_THROW(require_machine_holds(plan, 4, {800 * kMiB - 4, "MemAvailable"}), OutOfMemory);
   run_ranks(3, [](Communicator& world) { EXPECT_EQ(ranks_of_this_machine(world), 3); });
 }
 

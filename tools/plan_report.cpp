@@ -1,0 +1,60 @@
+#include "plan_report.h"
+
+#include <cstdio>
+
+#include "zero3d/core/text.h"
+
+namespace zero3d::tools {
+namespace {
+
+/// "pinned 2.00 GiB (...), pageable 1.00 GiB (...)", or without the word where one tier has it all.
+std::string describe_host(const MemoryEstimate& memory) {
+  const auto part = [&](Tier tier) {
+    return concat(format_bytes(memory.total({tier})), " (", memory.describe({tier}), ")");
+  };
+  if (memory.total({Tier::pageable}) == 0) return part(Tier::pinned);
+  return concat(format_bytes(memory.total(kHostTiers)), ": pinned ", part(Tier::pinned),
+                ", pageable ", part(Tier::pageable));
+}
+
+}  // namespace
+
+std::vector<std::string> describe_memory(const MemoryEstimate& memory) {
+  std::vector<std::string> lines = {
+      concat("planned per rank: ", format_bytes(memory.total()), " (", memory.describe(), ")"),
+      concat("planned per rank on the host: ", describe_host(memory))};
+  if (const std::int64_t bytes = memory.total_on_drives(); bytes > 0)
+    lines.push_back(concat("planned per rank on drives: ", format_bytes(bytes), " (",
+                           memory.describe_drives(), ")"));
+  return lines;
+}
+
+void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& memory,
+                std::int64_t process, const std::string& binding) {
+  const auto print = [](const char* subject, const std::string& text) {
+    std::printf("%-9s %s\n", subject, text.c_str());
+  };
+  const ParallelDegrees& degrees = plan.loaded.config.degrees;
+  const TrainSettings& settings = plan.settings;
+  const ZeroPlan& zero = engine.model().plan();
+  print("model", concat(plan.request.model, ", ", format_count(zero.layout.numel()),
+                        " parameters, ZeRO stage ", plan.loaded.config.stage()));
+  print("mesh", concat(degrees.ranks, " ranks = dp ", degrees.dp, " x tp ", degrees.tp, " x pp ",
+                       degrees.pp, ", ", plan.threads, " threads each"));
+  print("cores", binding);
+  print("batch", concat(settings.micro_batch * settings.accumulation * degrees.dp, " = micro ",
+                        settings.micro_batch, " x accumulation ", settings.accumulation, " x dp ",
+                        degrees.dp, ", sequences of ", plan.sequence_length, " tokens"));
+  print("data", concat(plan.data->tokens().description(), ", ", format_count(plan.data->samples()),
+                       " samples"));
+  std::printf("%s\n", zero.precision_line().c_str());
+  if (const std::string line = zero.recomputation_line(); !line.empty())
+    std::printf("%s\n", line.c_str());
+  for (const std::string& line : engine.model().setup().description()) print("optimizer", line);
+  for (const std::string& line : describe_offload(settings.offload)) print("offload", line);
+  for (const std::string& line : describe_memory(memory)) print("memory", line);
+  print("memory", concat("planned for this process: ", format_bytes(process)));
+  std::fflush(stdout);
+}
+
+}  // namespace zero3d::tools

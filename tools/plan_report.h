@@ -1,0 +1,23 @@
+// What a run is going to do and take, in words: printed before the first step, and all that
+// --dry-run does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train_plan.h"
+#include "zero3d/engine/engine.h"
+
+namespace zero3d::tools {
+
+/// Bytes of each rank, by tier and category: lines for the device, the host, and drives if they are
+/// used.
+std::vector<std::string> describe_memory(const MemoryEstimate& memory);
+
+/// On standard output: model, mesh, batch, data, precision, optimizer, offload, memory. `process`:
+/// bytes of this process at its highest; `binding` is for people to read.
+void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& memory,
+                std::int64_t process, const std::string& binding);
+
+}  // namespace zero3d::tools
