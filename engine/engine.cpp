@@ -118,7 +118,7 @@ std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence)
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   MemoryEstimate estimate = model_->memory();
-  estimate[Tier::device][Category::gathered_parameters] =
+  estimate[Tier::device][Category::gathered_parameters] +=
       bytes_of(model_->passes().arena_elements(), plan.dtype());
   estimate[Tier::device][Category::activations] = activation_bytes(batch, sequence);
   estimate[Tier::pinned][Category::batches] =  // tokens or targets, on their way to the device

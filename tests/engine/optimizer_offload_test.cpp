@@ -162,6 +162,40 @@ TEST(OptimizerOffload, EarlyUpdatesChangeNoBit) {
   }
 }
 
+/// Every place of the optimizer's state with every place of the parameters.
+TEST(OptimizerOffload, GoesWithOffloadedParameters) {
+  const TemporaryFolder folder;
+  const char* const kBf16 = R"("bf16": {"enabled": true}, )";
+  int turn = 0;
+  for (const char* optimizer : {"AdamW", "Lamb", "Muon"}) {
+    for (const OffloadDevice parameters : {OffloadDevice::cpu, OffloadDevice::nvme}) {
+      for (int state = 0; state < 4; ++state) {
+        const Trial run{.optimizer = optimizer,
+                        .stage = 3,
+                        .ranks = 1 + turn % 2,
+                        .accumulation = 1 + turn / 2 % 2,
+                        .precision = turn % 3 == 0 ? "" : kBf16,
+                        .zero = R"("stage3_param_persistence_threshold": 100, )",
+                        .tile = turn % 5 == 0 ? 1000 : 2048};
+        ++turn;
+        OffloadSettings offload = state == 0   ? OffloadSettings{}
+                                  : state == 1 ? to_cpu()
+                                  : state == 2 ? to_cpu(0.5)
+                                               : to_drive(folder, true);
+        offload.parameters.device = parameters;
+        offload.parameters.paths = {folder.file("a")};
+        offload.parameters.max_in_cpu = 0;
+        offload.parameters.buffer_elements = 4096;
+        RunOptions options = options_for(run);
+        options.jitter_seed = static_cast<std::uint64_t>(turn % 4);
+        const RunResult moved = run_engine(settings_for(run, offload), options);
+        EXPECT_TRUE(same_bits(resident(run), moved)) << json_of(run) << " state " << state;
+        expect_planned(moved, json_of(run));
+      }
+    }
+  }
+}
+
 TEST(OptimizerOffload, IsOrderedWhateverTheStreamsDo) {
   const TemporaryFolder folder;
   for (const char* optimizer : {"AdamW", "Lamb", "Muon"}) {

@@ -27,7 +27,7 @@ class Borrowed final : public detail::ForwardingCommunicator {
 
 /// This rank's shard of a unit's averaged gradient, in host memory.
 Tensor reduced_gradient(ShardedModel& model, int unit) {
-  Tensor copy(model.device().memory(Tier::pinned), model.compute(),
+  Tensor copy(model.device().memory(Tier::pageable), model.compute(),
               model.reducer().accumulation_dtype(), Shape{model.plan().layout.unit(unit).shard},
               Category::other);
   model.reducer().copy_reduced(model.compute(), unit, copy);
