@@ -36,6 +36,12 @@ class Device {
   /// Enqueues dst = src; equal bytes, either side in device or host memory of this device;
   /// ranges do not overlap.
   virtual void copy(Stream& stream, const View& dst, const ConstView& src) = 0;
+  /// What such copies were asked to move between the two so far.
+  struct CopiedBytes {
+    std::int64_t to_device = 0;
+    std::int64_t to_host = 0;
+  };
+  virtual CopiedBytes copied() const { return {}; }
   /// Enqueues dst = 0.
   virtual void fill_zero(Stream& stream, const View& dst) = 0;
 

@@ -312,6 +312,10 @@ void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
   last_.seconds = static_cast<double>(now - last_step_end_ns_) * 1e-9;
   last_.phase_seconds = model_->times().take();
   last_step_end_ns_ = now;
+  if (settings_.offload.on()) {
+    const OffloadUse use = model_->offload_use();
+    last_.offload = use - std::exchange(offload_before_, use);
+  }
   const std::int64_t every = settings_.log_every;
   if (every > 0 && last_.step % every == 0 && mesh_.leads()) {
     log_info(concat("step=", last_.step, ", skipped=", skipped_steps(), ", lr=", outcome.lr,

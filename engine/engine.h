@@ -46,6 +46,8 @@ struct StepResult {
   double seconds = 0;  ///< Since the previous step ended, but for evaluations and exports since.
   std::array<double, StepTimes::kPhases>
       phase_seconds{};  ///< Of the step before this one ended: see StepPhase.
+  /// Of this rank since the previous step ended, where anything is offloaded.
+  std::optional<OffloadUse> offload;
 };
 
 struct EngineOptions : ShardedModelOptions {
@@ -153,6 +155,7 @@ class Engine {
   StepResult last_;
   std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
   std::int64_t last_step_end_ns_ = 0;
+  OffloadUse offload_before_;
   int micro_batch_ = 0;  ///< Of the last forward, within its window.
   std::optional<AccumulationWindow> window_;
 };

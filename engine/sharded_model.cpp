@@ -180,6 +180,21 @@ void ShardedModel::release(const Op& op) {
   store_->release(op);
 }
 
+OffloadUse ShardedModel::offload_use() const {
+  const Device::CopiedBytes copied = device_.copied();
+  OffloadUse use{.copied_in_bytes = copied.to_device,
+                 .copied_out_bytes = copied.to_host,
+                 .parameter_wait_seconds = store_->wait_seconds(),
+                 .state_wait_seconds = optimizer_->wait_seconds()};
+  const IoCounters gradients =
+      offloaded_gradients_ ? offloaded_gradients_->counters() : IoCounters{};
+  for (const IoCounters& drives : {store_->counters(), optimizer_->counters(), gradients}) {
+    use.read_bytes += drives.read_bytes;
+    use.written_bytes += drives.written_bytes;
+  }
+  return use;
+}
+
 double ShardedModel::loss_seed(std::int64_t micro_batches) const {
   return state_.scaler.scale / static_cast<double>(micro_batches);
 }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/engine/offload_use.h"
 #include "zero3d/engine/optimizer_setup.h"
 #include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/parameter_source.h"
@@ -135,6 +136,8 @@ class ShardedModel final : public ParameterAccess {
                        const std::function<void(const ParameterSpec&, View)>& edit);
 
   StepTimes& times() { return times_; }
+  /// Of this rank, so far.
+  OffloadUse offload_use() const;
   const OptimizerSetup& setup() const { return setup_; }
   ParameterStore& store() { return *store_; }
   GradientReducer& reducer() { return *reducer_; }

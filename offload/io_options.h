@@ -36,4 +36,10 @@ struct IoOptions {
 /// Throws Error(kInvalid) that names the first option out of its range.
 void require_in_range(const IoOptions& options);
 
+/// What went to drives and came from them so far.
+struct IoCounters {
+  std::int64_t read_bytes = 0;
+  std::int64_t written_bytes = 0;
+};
+
 }  // namespace zero3d

@@ -33,11 +33,6 @@ struct IoTransfer {
   std::uint64_t* checksums = nullptr;
 };
 
-struct IoCounters {
-  std::int64_t read_bytes = 0;
-  std::int64_t written_bytes = 0;
-};
-
 class IoQueue {
  public:
   /// For transfers between `files` and memory of `device`, best in `buffers`. Throws

@@ -37,6 +37,7 @@ class NvmeStateStore final : public StateStore {
   int window() const override { return read_ahead_ ? slots() : 1; }
   View open(int slot, const Tile& tile, Event& ready, bool contents) override;
   void close(int slot, const Tile& tile, const Event& used, bool changed) override;
+  IoCounters counters() const override { return queue_->counters(); }
 
  private:
   struct Unit {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/offload/io_options.h"
 #include "zero3d/offload/record_layout.h"
 
 namespace zero3d {
@@ -27,6 +28,8 @@ class StateStore {
   /// The work that uses the slot's tile ends at `used`: its bytes may be taken back after it, and
   /// need not be kept where that work changed nothing.
   virtual void close(int slot, const Tile& tile, const Event& used, bool changed) = 0;
+  /// Of its drives, where it has any.
+  virtual IoCounters counters() const { return {}; }
 };
 
 /// Makes the store of one rank. `records[u]` is the layout of unit u's state, empty for frozen

@@ -4,10 +4,12 @@
 
 namespace zero3d {
 
-TileWindow::TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream, int most)
+TileWindow::TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream, int most,
+                       WaitClock* clock)
     : store_(store),
       tiles_(std::move(tiles)),
       stream_(stream),
+      clock_(clock),
       reach_(static_cast<std::size_t>(std::min(store.window(), most))),
       slots_(static_cast<std::size_t>(store.slots())) {}
 
@@ -43,7 +45,11 @@ void TileWindow::abandon() {
 View TileWindow::acquire() {
   read_ahead();
   const Slot& slot = slots_[current_ % slots_.size()];
-  if (slot.ready.recorded()) stream_.wait(slot.ready);
+  if (slot.ready.recorded() && clock_ != nullptr) {
+    clock_->wait(stream_, slot.ready);
+  } else if (slot.ready.recorded()) {
+    stream_.wait(slot.ready);
+  }
   return slot.bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "zero3d/device/wait_clock.h"
 #include "zero3d/offload/state_store.h"
 
 namespace zero3d {
@@ -13,8 +14,9 @@ namespace zero3d {
 class TileWindow {
  public:
   /// Over `tiles`, each used once in this order by work on `stream`. Opens nothing yet, and never
-  /// more than `most` tiles at a time.
-  TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream, int most = INT_MAX);
+  /// more than `most` tiles at a time; the stream's waits for tiles count by `clock`, if given.
+  TileWindow(StateStore& store, std::vector<Tile> tiles, Stream& stream, int most = INT_MAX,
+             WaitClock* clock = nullptr);
 
   /// Begins the reads of the next tiles, as far as the window reaches.
   void read_ahead();
@@ -36,6 +38,7 @@ class TileWindow {
   StateStore& store_;
   std::vector<Tile> tiles_;
   Stream& stream_;
+  WaitClock* const clock_;
   const std::size_t reach_;  ///< Tiles open at a time.
   std::vector<Slot> slots_;
   std::size_t current_ = 0;

@@ -9,6 +9,17 @@ namespace {
 
 JsonValue number(double value) { return std::isfinite(value) ? JsonValue(value) : JsonValue(); }
 
+JsonValue offload_record(const OffloadUse& use) {
+  JsonValue record = JsonValue::make_object();
+  record.set("read_bytes", JsonValue(use.read_bytes));
+  record.set("written_bytes", JsonValue(use.written_bytes));
+  record.set("copied_in_bytes", JsonValue(use.copied_in_bytes));
+  record.set("copied_out_bytes", JsonValue(use.copied_out_bytes));
+  record.set("parameter_wait_seconds", number(use.parameter_wait_seconds));
+  record.set("state_wait_seconds", number(use.state_wait_seconds));
+  return record;
+}
+
 }  // namespace
 
 void MetricsFile::train(const StepResult& result) {
@@ -25,6 +36,7 @@ void MetricsFile::train(const StepResult& result) {
   record.set("tokens", JsonValue(result.tokens));
   record.set("seconds", number(result.seconds));
   record.set("tokens_per_second", number(static_cast<double>(result.tokens) / result.seconds));
+  if (result.offload) record.set("offload", offload_record(*result.offload));
   lines_.write(record.dump());
 }
 

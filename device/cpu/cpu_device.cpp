@@ -1,5 +1,6 @@
 // The CPU as a device: its memory, its streams and its copies.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -28,6 +29,7 @@ class CpuDevice final : public Device {
   using Device::memory;
   TrackingResource& memory(Tier tier) override;
   void copy(Stream& stream, const View& dst, const ConstView& src) override;
+  CopiedBytes copied() const override { return {to_device_.load(), to_host_.load()}; }
   void fill_zero(Stream& stream, const View& dst) override;
   ConstView host_read(const ConstView& view) override;
   View host_write(const View& view) override;
@@ -48,6 +50,8 @@ class CpuDevice final : public Device {
   TrackingResource pinned_;
   TrackingResource pageable_;
   std::uint64_t streams_ = 0;
+  std::atomic<std::int64_t> to_device_{0};
+  std::atomic<std::int64_t> to_host_{0};
 };
 
 CpuDevice::CpuDevice(const CpuDeviceOptions& options)
@@ -100,6 +104,9 @@ void CpuDevice::copy(Stream& stream, const View& dst, const ConstView& src) {
   const std::byte* from = src.data();
   if (to < from + bytes && from < to + bytes)
     throw_invalid(concat("copy of ", bytes, " bytes between overlapping ranges"));
+  const bool into_device = arena_.contains(to);
+  if (into_device != arena_.contains(from))
+    (into_device ? to_device_ : to_host_) += static_cast<std::int64_t>(bytes);
   stream.launch("copy", {writes(dst), reads(src)}, [to, from, bytes] {
     parallel_for(static_cast<std::int64_t>(bytes), kCopyGrain,
                  [to, from](std::int64_t begin, std::int64_t end) {

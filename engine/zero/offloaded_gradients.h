@@ -44,6 +44,7 @@ class OffloadedGradients {
   void copy_square_sums(Stream& stream, int unit, const View& sums);
   void copy(Stream& stream, int unit, const View& into);
 
+  IoCounters counters() const { return store_->counters(); }
   /// For windows over tiles of the update plan; one part, the gradient.
   StateStore& store() { return *store_; }
   const RecordLayout& records(int unit) const { return records_[static_cast<std::size_t>(unit)]; }

@@ -91,7 +91,13 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
   }
   for (int unit : layout_.block_units(op.block)) {
     if (gathers(unit) && !state(unit).live) gather_on_demand(unit);
-    if (state(unit).ready.recorded()) compute_.wait(state(unit).ready);
+    const Event& ready = state(unit).ready;
+    if (!ready.recorded()) continue;
+    if (copy_in_ != nullptr) {
+      clock_.wait(compute_, ready);
+    } else {
+      compute_.wait(ready);
+    }
   }
   std::vector<ConstView> views;
   views.reserve(layout_.block_parameters(op.block).size());

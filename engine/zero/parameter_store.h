@@ -13,6 +13,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/device/fenced_arena.h"
+#include "zero3d/device/wait_clock.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/engine/rank_streams.h"
 #include "zero3d/engine/zero/fetch_plan.h"
@@ -90,6 +91,11 @@ class ParameterStore {
   /// host-blocking.
   void store_whole(int unit, const ConstView& values, Communicator& replicas, int writer);
 
+  /// Of the drives that hold shards, and how long the compute stream waited for parameters, where
+  /// anything is offloaded.
+  IoCounters counters() const { return home_ ? home_->counters() : IoCounters{}; }
+  double wait_seconds() const { return clock_.seconds(); }
+
   /// Which shard of every unit this rank owns.
   int shard_rank() const { return groups_.gather->rank(); }
 
@@ -134,6 +140,7 @@ class ParameterStore {
   Stream* copy_in_;
   Stream* copy_out_;
   std::unique_ptr<ShardHome> home_;  ///< Null where shards lie on the device.
+  WaitClock clock_;
   std::vector<UnitState> units_;
   std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
   std::int64_t published_elements_ = 0;

@@ -57,6 +57,7 @@ class ShardHome {
   Event write(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
   /// Blocks the host until all of that is done; throws the first error.
   void synchronize();
+  IoCounters counters() const { return drives_ ? drives_->counters() : IoCounters{}; }
 
  private:
   Device& device_;

@@ -81,6 +81,7 @@ void ShardedOptimizer::make_lanes(const RankStreams& streams) {
     if (on_host && !options_.offloads()) continue;
     UpdateLane& lane = lanes_[index];
     lane.stream = on_host ? streams.host.get() : streams.compute.get();
+    if (on_host) lane.clock = std::make_unique<WaitClock>();
     lane_records_[index] = records_of_lane(index);
     lane.store = (on_host ? options_.host_store : options_.store)(device_, lane_records_[index]);
     const std::int64_t piece = largest_record(lane_records_[index]);

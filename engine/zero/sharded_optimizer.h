@@ -87,6 +87,9 @@ class ShardedOptimizer {
   /// Enqueues the update of every trainable unit that is still to be updated, in forward order.
   void update(const UpdateInputs& inputs);
 
+  /// Of the drives that hold state, and how long the host's update waited for tiles.
+  IoCounters counters() const;
+  double wait_seconds() const { return lanes_[1].clock ? lanes_[1].clock->seconds() : 0; }
   /// All state, by runs of one parameter, to be read or written by work that `visit` enqueues on
   /// the stream it is given, or by the host once it has waited for that.
   void for_each_slice(const std::function<void(const StateSlice&, Stream&)>& visit);

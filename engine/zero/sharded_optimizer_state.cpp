@@ -47,6 +47,10 @@ void ShardedOptimizer::masters_from_parameters(const Tile& tile, std::span<const
   }
 }
 
+IoCounters ShardedOptimizer::counters() const {
+  return lanes_[1].store ? lanes_[1].store->counters() : IoCounters{};
+}
+
 void ShardedOptimizer::for_each_slice(
     const std::function<void(const StateSlice&, Stream&)>& visit) {
   walk(tiles_, [&](const Tile& tile, const View& bytes, Stream& stream) {

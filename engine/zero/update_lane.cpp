@@ -4,10 +4,10 @@ namespace zero3d {
 
 LaneWalk::LaneWalk(UpdateLane& lane, Stream& stream, std::vector<Tile> tiles,
                    OffloadedGradients* gradients, bool gradients_ahead)
-    : state_window_(*lane.store, tiles, stream), offloaded_(gradients) {
+    : state_window_(*lane.store, tiles, stream, INT_MAX, lane.clock.get()), offloaded_(gradients) {
   if (gradients != nullptr)
     gradient_window_.emplace(gradients->store(), std::move(tiles), stream,
-                             gradients_ahead ? INT_MAX : 1);
+                             gradients_ahead ? INT_MAX : 1, lane.clock.get());
 }
 
 void LaneWalk::open() {

@@ -19,6 +19,7 @@ struct UpdateLane {
   std::unique_ptr<StateStore> store;
   /// Null where the shards of its units lie in the lane's own memory, to be updated in place.
   std::unique_ptr<ParameterPieces> pieces;
+  std::unique_ptr<WaitClock> clock;  ///< Of waits for tiles, on the host; else null.
 };
 
 /// One walk of a lane over tiles, in order.

@@ -228,6 +228,35 @@ TEST(OptimizerOffload, LeavesNoStateOnTheDevice) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.file("a"))) << "nothing is left behind";
 }
 
+/// What a step moves: gradients out, parameters back, and the state's tiles from the drive and to
+/// it.
+TEST(OptimizerOffload, IsCounted) {
+  const Trial run{.stage = 2, .ranks = 1};
+  RunOptions options = options_for(run);
+  std::int64_t elements = 0, states = 0;
+  options.after = [&](Engine& engine, int) {
+    elements = engine.model().plan().layout.padded();
+    states = engine.model().plan().memory.drives[Category::optimizer_states];
+  };
+  const auto counted = [&](const OffloadSettings& offload) {
+    return run_engine(settings_for(run, offload), options).steps.back().offload;
+  };
+  EXPECT_FALSE(counted({}).has_value());
+  const std::optional<OffloadUse> cpu = counted(to_cpu());
+  ASSERT_TRUE(cpu.has_value());
+  EXPECT_EQ(cpu->read_bytes + cpu->written_bytes, 0);
+  EXPECT_GE(cpu->copied_out_bytes, 4 * elements);
+  EXPECT_LT(cpu->copied_out_bytes, 4 * elements + 4096) << "no more than losses and norms";
+  EXPECT_GE(cpu->copied_in_bytes, 4 * elements);
+  EXPECT_GE(cpu->parameter_wait_seconds, 0);
+  const TemporaryFolder folder;
+  const std::optional<OffloadUse> drive = counted(to_drive(folder, false));
+  ASSERT_TRUE(drive.has_value());
+  EXPECT_GE(drive->read_bytes, states);
+  EXPECT_GE(drive->written_bytes, states);
+  EXPECT_GT(drive->state_wait_seconds, 0);
+}
+
 TEST(OptimizerOffload, HasNoEffectAtStage0) {
   const Trial run{.stage = 0};
   const RunResult moved = run_engine(settings_for(run, to_cpu()), options_for(run));
