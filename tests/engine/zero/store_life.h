@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/kernels/elementwise.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
