@@ -17,18 +17,27 @@ std::int64_t staggered(std::int64_t elements, DType dtype) {
   return bytes + Stagger::slack(bytes);
 }
 
-std::int64_t parameter_bytes(const ParamLayout& layout, const MemoryInputs& inputs) {
-  std::int64_t bytes = 0;
-  for (const Unit& unit : layout.units()) {
-    const bool sharded = inputs.parameters.shard_parameters && layout.shards() > 1;
-    if (sharded) bytes += staggered(unit.shard, inputs.parameters.dtype);
+void add_parameters(const ParamLayout& layout, const MemoryInputs& inputs,
+                    MemoryEstimate& estimate) {
+  const ParameterStoreOptions& options = inputs.parameters;
+  const bool sharded = options.fetches(layout);
+  const ShardPlan shards = plan_shards(layout, options.offload.to, options.dtype);
+  std::int64_t& device = estimate[Tier::device][Category::parameters];
+  for (int index = 0; index < layout.unit_count(); ++index) {
+    const Unit& unit = layout.unit(index);
+    const std::int64_t shard = staggered(unit.shard, options.dtype);
+    if (sharded && shards.place(index) == ShardPlace::device) device += shard;
+    if (sharded && shards.place(index) == ShardPlace::host)
+      estimate[options.offload.to.tier()][Category::parameters] += shard;
     if (!sharded || unit.persistent) {
-      bytes += staggered(unit.padded, inputs.parameters.dtype);
+      device += staggered(unit.padded, options.dtype);
     } else if (inputs.secondary_ranks > 1) {
-      bytes += bytes_of(unit.padded / inputs.secondary_ranks, inputs.parameters.dtype);
+      device += bytes_of(unit.padded / inputs.secondary_ranks, options.dtype);
     }
   }
-  return bytes;
+  if (sharded && shards.buffer_bytes > 0)
+    estimate[Tier::pinned][Category::parameters] +=
+        NvmeArrays::buffer_memory(options.offload.to.buffer_count, shards.buffer_bytes);
 }
 
 std::int64_t bucket_bytes(const ParamLayout& layout, const BucketPlan& buckets,
@@ -123,7 +132,7 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   }
   MemoryEstimate estimate;
   PerCategory<std::int64_t>& device = estimate[Tier::device];
-  device[Category::parameters] = parameter_bytes(layout, inputs);
+  add_parameters(layout, inputs, estimate);
   device[Category::gradients] = gradients;
   device[Category::gradient_buckets] = bucket_bytes(layout, buckets, inputs);
   device[Category::optimizer_states] = inputs.state_bytes;  // masters included

@@ -5,6 +5,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/optim/clip.h"
 #include "zero3d/parallel/agree.h"
 
 namespace zero3d {
@@ -63,9 +64,29 @@ void ShardedModel::build() {
   reporter_ = std::make_unique<StepReporter>(device_, plan_.layout, part_);
   optimizer_ = std::make_unique<ShardedOptimizer>(device_, plan_.layout, part_, groups_, *store_,
                                                   setup_, plan_.optimizer, streams_);
+  if (!may_update_early()) return;
+  reducer_->on_offloaded([this](int unit) {
+    const std::vector<GroupSettings> groups = settings();
+    const double scale = state_.scaler.scale;
+    optimizer_->update_early(
+        unit, {*reducer_, groups, state_.optimizer_steps + 1, scale, gradient_factor(0, 0, scale)});
+  });
 }
 
 ShardedModel::~ShardedModel() = default;
+
+/// Whether units are updated while backward of others runs: no step is skipped, nothing of the norm
+/// goes into the update, and whole parameters lie on every rank, or would be gathered meanwhile.
+bool ShardedModel::may_update_early() const {
+  return plan_.optimizer.offloads() && !plan_.parameters.shard_parameters &&
+         !settings_.gradients.skip_non_finite && settings_.gradients.max_norm <= 0 &&
+         optimizer_->updates_units_alone();
+}
+
+void ShardedModel::begin_backward(int micro_batch, bool last) {
+  reducer_->begin_backward(micro_batch, last);
+  if (last && plan_.optimizer.offloads() && !may_update_early()) optimizer_->read_ahead(*reducer_);
+}
 
 void ShardedModel::reserve_activations(std::int64_t bytes) {
   planned_ = true;

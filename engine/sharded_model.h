@@ -104,9 +104,7 @@ class ShardedModel final : public ParameterAccess {
   /// plan().evaluation is; gradients are left alone.
   void begin_evaluation();
   std::vector<ConstView> acquire(const Op& op) override;
-  void begin_backward(int micro_batch, bool last) override {
-    reducer_->begin_backward(micro_batch, last);
-  }
+  void begin_backward(int micro_batch, bool last) override;
   std::vector<GradientTarget> gradients(const Op& op) override;
   void release(const Op& op) override;
   void add_loss(const ConstView& loss) override { reporter_->add_loss(compute(), loss); }
@@ -146,6 +144,7 @@ class ShardedModel final : public ParameterAccess {
   void build();
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
+  bool may_update_early() const;
   StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);

@@ -156,12 +156,19 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
       {settings.gradients.reduce_bucket, settings.gradients.overlap_reduction ? 2 : 1});
   plan.parameters = {settings.precision.parameters, sharding.what.parameters,
                      sharding.gather_bucket};
+  if (sharding.what.parameters) {
+    plan.parameters.offload = {settings.offload.parameters, settings.offload.io,
+                               settings.offload.checksums};
+    plan.parameters.offload.io.rank = mesh.world().rank();
+  }
   plan.gradients = reducer_options(settings, options.reduce_each_micro_batch);
   plan.optimizer = {.tile_elements = settings.optimizer_tile,
                     .parameter_dtype = settings.precision.parameters,
                     .master_dtype = settings.precision.masters,
                     .moment_dtype = setup.bf16_states() ? DType::bf16 : DType::f32,
                     .store = options.state_store};
+  if (plan.parameters.fetches(plan.layout))
+    plan.optimizer.parameters = plan.parameters.offload.to.device;
   plan.fetches = {.prefetch_elements = sharding.prefetch,
                   .max_live_elements = sharding.max_live,
                   .max_reuse_distance = sharding.max_reuse_distance};

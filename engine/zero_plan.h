@@ -53,7 +53,7 @@ struct ZeroPlan {
   /// Of parameters, activations, and gradients as backward writes them.
   DType dtype() const { return parameters.dtype; }
   /// Parameters are gathered before use.
-  bool gathers() const { return parameters.shard_parameters && layout.shards() > 1; }
+  bool gathers() const { return parameters.fetches(layout); }
   /// One line: dtypes of parameters, gradients, accumulation, communication, masters, moments.
   std::string precision_line() const;
   /// One line: how many blocks are computed again; "" when none is.

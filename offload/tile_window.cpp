@@ -31,6 +31,15 @@ void TileWindow::read_ahead() {
   }
 }
 
+void TileWindow::abandon() {
+  for (; current_ < opened_; ++current_) {
+    const std::size_t slot = current_ % slots_.size();
+    Event read = slots_[slot].ready;
+    if (!read.recorded()) stream_.record(read);
+    store_.close(static_cast<int>(slot), tiles_[current_], read, false);
+  }
+}
+
 View TileWindow::acquire() {
   read_ahead();
   const Slot& slot = slots_[current_ % slots_.size()];

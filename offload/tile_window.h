@@ -21,6 +21,8 @@ class TileWindow {
   /// The next tile's records, for work enqueued from here on; the reads of the tiles after it have
   /// begun, up to one that is itself in use before.
   View acquire();
+  /// What was read ahead is not used after all.
+  void abandon();
   /// All work on that tile is enqueued; it may have changed it.
   void release(bool changed = true);
 

@@ -302,6 +302,9 @@ void GradientReducer::complete(std::size_t index) {
   }
   reduce_.record(buckets_[index].done);
   buckets_[index].reduced = true;
+  if (!then_) return;
+  for (const BucketPlan::Slot& entry : plan_.buckets[index].slots)
+    if (leaves(entry.unit)) then_(entry.unit);
 }
 
 void GradientReducer::finish(Stream& stream) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -64,6 +65,9 @@ class GradientReducer {
   View open(int unit, int micro_batch);
   /// All of the unit's gradients of this micro-batch are enqueued on the compute stream.
   void ready(int unit, int micro_batch);
+  /// `then(unit)` is called when a window's reduction of an offloaded unit is enqueued: work
+  /// enqueued on the host's stream from there on sees it.
+  void on_offloaded(std::function<void(int unit)> then) { then_ = std::move(then); }
   /// The window's gradients are being reduced: work enqueued on `stream` from here on sees
   /// reduced() and square_sums().
   void finish(Stream& stream);
@@ -147,7 +151,8 @@ class GradientReducer {
   std::size_t next_partial_ = 0;
   Tensor square_sums_;
   std::map<int, Backward> running_;  ///< By micro-batch.
-  bool ended_ = false;               ///< The micro-batch that ends the window has begun.
+  std::function<void(int unit)> then_;
+  bool ended_ = false;  ///< The micro-batch that ends the window has begun.
   bool coalescing_ = false;
 };
 

@@ -1,19 +1,11 @@
 #include "zero3d/engine/zero/parameter_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
-#include "zero3d/device/parallel.h"
 
 namespace zero3d {
-namespace {
-
-constexpr std::int64_t kLoadChunk = 1 << 16;        // elements read or drawn by one task
-constexpr std::int64_t kStagingElements = 1 << 22;  // on their way from the source to a shard
-
-}  // namespace
 
 ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
                                const ParameterStoreOptions& options, const RankStreams& streams)
@@ -27,16 +19,18 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
       copy_out_(streams.copy_out.get()),
       units_(layout.units().size()),
       placed_(layout.units().size()) {
+  const bool sharded = options.fetches(layout);
+  if (sharded && options.offload.on())
+    home_ = std::make_unique<ShardHome>(device, layout, options.offload, options.dtype, streams);
   for (int index = 0; index < layout.unit_count(); ++index) {
     const Unit& unit = layout.unit(index);
     UnitState& s = state(index);
-    const bool persistent = options.shard_parameters && unit.persistent && layout.shards() > 1;
     const auto allocate = [&](std::int64_t elements) {
       return StaggeredTensor(device.memory(), options.dtype, elements, Category::parameters,
                              ArrayColour::parameter);
     };
     if (!gathers(index)) s.whole = allocate(unit.padded);
-    if (gathers(index) || persistent) s.shard = allocate(unit.shard);
+    if (sharded && home_ == nullptr) s.shard = allocate(unit.shard);
     if (gathers(index) && groups.secondary) {
       s.secondary = Tensor(device.memory(), kNoStream, options.dtype,
                            Shape{unit.padded / groups.secondary->size()}, Category::parameters);
@@ -45,52 +39,18 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
 }
 
 View ParameterStore::shard(int unit) {
+  if (home_ != nullptr) return home_->memory(unit);
   UnitState& s = state(unit);
-  if (s.shard.defined()) return s.shard.view();
+  return s.shard.defined() ? s.shard.view() : own_piece(unit, s.whole.view());
+}
+
+View ParameterStore::own_piece(int unit, const View& whole) const {
   const std::int64_t elements = layout_.unit(unit).shard;
-  return s.whole.view().flat(groups_.gather->rank() * elements, elements);
+  return whole.flat(groups_.gather->rank() * elements, elements);
 }
 
 View ParameterStore::whole_view(int unit) {
   return gathers(unit) ? state(unit).gathered : state(unit).whole.view();
-}
-
-void ParameterStore::load(const ParameterSource& source) {
-  std::int64_t largest = 0;
-  for (const Unit& unit : layout_.units()) largest = std::max(largest, unit.shard);
-  const Tensor staging(device_.memory(Tier::pinned), compute_, options_.dtype,
-                       Shape{std::min(largest, kStagingElements)}, Category::gathered_parameters);
-  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
-    const View target = shard(unit);
-    const std::int64_t begin = groups_.gather->rank() * layout_.unit(unit).shard;
-    device_.fill_zero(compute_, target);
-    for (const ParameterRun& run : layout_.runs(unit, begin, layout_.unit(unit).shard))
-      load_run(source, run, target.flat(run.offset, run.count), staging);
-    Event written;
-    compute_.record(written);
-    publish(unit, written);
-  }
-  gather_published();
-  compute_.synchronize();
-  gather_.synchronize();
-}
-
-/// By way of host memory, as much of it at a time as `staging` holds.
-void ParameterStore::load_run(const ParameterSource& source, const ParameterRun& run,
-                              const View& target, const View& staging) {
-  const LayoutParameter& p = layout_.parameter(run.parameter);
-  for (std::int64_t done = 0; done < run.count; done += staging.numel()) {
-    const View piece = staging.flat(0, std::min(staging.numel(), run.count - done));
-    const std::int64_t begin = run.first + done;
-    compute_.host_task("load " + p.spec.name, {writes(piece)}, [&source, &p, begin, piece] {
-      if (!p.placement.whole()) std::memset(piece.data(), 0, piece.bytes());  // padding
-      parallel_for(piece.numel(), kLoadChunk, [&](std::int64_t first, std::int64_t last) {
-        source.read(p.spec, global_runs(p.placement, begin + first, last - first),
-                    piece.flat(first, last - first));
-      });
-    });
-    device_.copy(compute_, target.flat(done, piece.numel()), piece);
-  }
 }
 
 void ParameterStore::resize_arena(std::int64_t elements) {
@@ -126,7 +86,7 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
       const FetchPlan::Gather& gather = plan_->gathers[static_cast<std::size_t>(index)];
       const std::int64_t elements = layout_.unit(gather.unit).padded;
       placed_[static_cast<std::size_t>(gather.unit)] = {gather.offset, elements};
-      issue_gather(gather.unit, arena_.acquire(gather_, gather.offset, elements));
+      issue_gather(gather.unit, arena_.acquire(first_writer(gather.unit), gather.offset, elements));
     }
   }
   for (int unit : layout_.block_units(op.block)) {
@@ -164,15 +124,35 @@ void ParameterStore::depart_from_plan(const Op& op) {
                      "reverse order."));
 }
 
+/// The stream whose work comes first to where `unit` is gathered.
+Stream& ParameterStore::first_writer(int unit) {
+  return home_ != nullptr && !state(unit).secondary_valid ? *copy_in_ : gather_;
+}
+
+/// What the gather stream sends to have the unit whole in `whole`: the shard, or a copy of one that
+/// is offloaded in its place there.
+ConstView ParameterStore::bring(int unit, const View& whole) {
+  UnitState& s = state(unit);
+  if (home_ == nullptr) {
+    if (s.updated.recorded()) gather_.wait(s.updated);
+    return s.shard.view();
+  }
+  const View piece = own_piece(unit, whole);
+  home_->read(unit, 0, piece, s.updated);
+  Event brought;
+  copy_in_->record(brought);
+  gather_.wait(brought);
+  return piece;
+}
+
 void ParameterStore::issue_gather(int unit, const View& target) {
   UnitState& s = state(unit);
   s.gathered = target;
   s.live = true;
-  if (s.updated.recorded()) gather_.wait(s.updated);
   if (s.secondary_valid) {
     groups_.secondary->all_gather(gather_, s.secondary.view(), target);
   } else {
-    groups_.gather->all_gather(gather_, s.shard.view(), target);
+    groups_.gather->all_gather(gather_, bring(unit, target), target);
     if (s.secondary.defined()) {
       const std::int64_t piece = s.secondary.numel();
       device_.copy(gather_, s.secondary.view(),
@@ -185,8 +165,8 @@ void ParameterStore::issue_gather(int unit, const View& target) {
 
 void ParameterStore::gather_on_demand(int unit) {
   UnitState& s = state(unit);
-  s.on_demand = Tensor(device_.memory(), gather_, options_.dtype, Shape{layout_.unit(unit).padded},
-                       Category::gathered_parameters);
+  s.on_demand = Tensor(device_.memory(), first_writer(unit), options_.dtype,
+                       Shape{layout_.unit(unit).padded}, Category::gathered_parameters);
   issue_gather(unit, s.on_demand.view());
 }
 
@@ -212,10 +192,28 @@ void ParameterStore::begin_step(Stream& writer) {
 
 Event ParameterStore::update_shard(int unit, std::int64_t begin, const ConstView& values,
                                    const Event& ready) {
-  copy_in_->wait(ready);
-  device_.copy(*copy_in_, shard(unit).flat(begin, values.numel()), values);
+  if (home_ != nullptr) return home_->write(unit, begin, values, ready);
+  Stream& stream = copy_in_ != nullptr ? *copy_in_ : compute_;
+  stream.wait(ready);
+  device_.copy(stream, shard(unit).flat(begin, values.numel()), values);
   Event copied;
-  copy_in_->record(copied);
+  stream.record(copied);
+  return copied;
+}
+
+Event ParameterStore::read_shard(int unit, std::int64_t begin, const View& target,
+                                 const Event& ready) {
+  const Event& updated = state(unit).updated;
+  Stream& stream = home_ != nullptr ? *copy_in_ : *copy_out_;
+  stream.wait(ready);
+  if (home_ != nullptr) {
+    home_->read(unit, begin, target, updated);
+  } else {
+    if (updated.recorded()) stream.wait(updated);
+    device_.copy(stream, target, shard(unit).flat(begin, target.numel()));
+  }
+  Event copied;
+  stream.record(copied);
   return copied;
 }
 
@@ -233,8 +231,15 @@ void ParameterStore::publish(int unit, const Event& written) {
   UnitState& s = state(unit);
   s.updated = written;
   if (!s.whole.defined()) return;
+  if (home_ != nullptr) {
+    Event last_use;
+    compute_.record(last_use);
+    copy_in_->wait(last_use);
+    home_->read(unit, 0, own_piece(unit, s.whole.view()), written);
+    copy_in_->record(s.updated);
+  }
   if (layout_.shards() == 1) {
-    s.ready = written;
+    s.ready = s.updated;
     return;
   }
   // At most a quarter of the model at a time, so that gathering overlaps the update however small
@@ -249,8 +254,9 @@ void ParameterStore::publish(int unit, const Event& written) {
 void ParameterStore::gather_published() {
   std::vector<GatherSegment> segments;
   for (int unit : published_) {
+    const View whole = state(unit).whole.view();
     gather_.wait(state(unit).updated);
-    segments.push_back({shard(unit), state(unit).whole.view()});
+    segments.push_back({home_ != nullptr ? own_piece(unit, whole) : shard(unit), whole});
   }
   if (!segments.empty()) groups_.gather->all_gather(gather_, segments);
   for (int unit : published_) gather_.record(state(unit).ready);
@@ -261,51 +267,6 @@ void ParameterStore::gather_published() {
 void ParameterStore::end_step() {
   gather_published();
   for (UnitState& s : units_) s.secondary_valid = false;
-}
-
-/// Device memory for a whole unit between passes: its kept copy, the arena, which has the room that
-/// a budget may not have beside it, or `own`.
-View ParameterStore::room_for_whole(int unit, Stream& stream, Tensor& own) {
-  if (!gathers(unit)) return state(unit).whole.view();
-  const std::int64_t elements = layout_.unit(unit).padded;
-  const bool busy =
-      std::any_of(units_.begin(), units_.end(), [](const UnitState& s) { return s.live; });
-  if (!busy && arena_.elements() >= elements) return arena_.acquire(stream, 0, elements);
-  own = Tensor(device_.memory(), stream, options_.dtype, Shape{elements},
-               Category::gathered_parameters);
-  return own.view();
-}
-
-void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
-  compute_.synchronize();
-  gather_.synchronize();
-  Tensor own;
-  const View whole = room_for_whole(unit, gather_, own);
-  if (gathers(unit)) groups_.gather->all_gather(gather_, state(unit).shard.view(), whole);
-  const Tensor host(device_.memory(Tier::pinned), kNoStream, options_.dtype, whole.shape(),
-                    Category::gathered_parameters);
-  device_.copy(gather_, host, whole);
-  gather_.synchronize();
-  own.reset();
-  use(device_.host_write(host));
-}
-
-void ParameterStore::store_whole(int unit, const ConstView& values, Communicator& replicas,
-                                 int writer) {
-  Tensor own;
-  const View whole = room_for_whole(unit, compute_, own);
-  if (replicas.rank() == writer) device_.copy(compute_, whole, values);
-  replicas.broadcast(compute_, whole, writer);
-  const View mine = shard(unit);
-  const View piece = whole.flat(groups_.gather->rank() * mine.numel(), mine.numel());
-  if (mine.data() != piece.data()) device_.copy(compute_, mine, piece);
-  Event written;
-  compute_.record(written);
-  publish(unit, written);
-  gather_published();
-  state(unit).secondary_valid = false;
-  compute_.synchronize();
-  gather_.synchronize();
 }
 
 }  // namespace zero3d

@@ -1,11 +1,13 @@
 // The parameters of one rank: shards, whole copies, and the gathers between them on a stream of
-// their own. It follows a FetchPlan as long as operations come in the planned order, and gathers on
+// their own. Shards that are offloaded lie elsewhere (shard_home) and are copied to where they are
+// gathered. It follows a FetchPlan as long as operations come in the planned order, and gathers on
 // demand, with one warning, when they do not. Used from one host thread; hands out views for work
 // on the compute stream.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/groups.h"
 #include "zero3d/engine/zero/layout.h"
+#include "zero3d/engine/zero/shard_home.h"
 #include "zero3d/offload/stagger.h"
 
 namespace zero3d {
@@ -24,7 +27,13 @@ struct ParameterStoreOptions {
   DType dtype = DType::f32;
   bool shard_parameters = false;  ///< Stage 3: only shards live between uses.
   std::int64_t publish_elements =
-      500'000'000;  ///< allgather_bucket_size: updated parameters gathered at a time.
+      500'000'000;                ///< allgather_bucket_size: updated parameters gathered at a time.
+  ShardHomeOptions offload = {};  ///< Of shards, with shard_parameters only.
+
+  /// Units that are not persistent are whole only while they are used.
+  bool fetches(const ParamLayout& layout) const {
+    return shard_parameters && (layout.shards() > 1 || offload.on());
+  }
 };
 
 class ParameterStore {
@@ -48,20 +57,26 @@ class ParameterStore {
   /// be overwritten after it.
   void release(const Op& op);
 
+  /// Whether shards lie in memory, where shard() gives them; on drives read_shard() and
+  /// update_shard() alone reach them.
+  bool shard_in_memory() const { return options_.offload.to.device != OffloadDevice::nvme; }
   /// This rank's shard of a unit, in the store's dtype: what the optimizer updates or writes its
-  /// copy to.
+  /// copy to. Throws Error(kInvalid) for one on a drive.
   View shard(int unit);
   /// Where shard() lies.
-  Tier shard_tier() const { return Tier::device; }
+  Tier shard_tier() const { return home_ ? options_.offload.to.tier() : Tier::device; }
   /// Work on `writer` is about to write shards: it waits for the gathers that read them, also for
   /// those that nobody has waited for by acquiring their unit.
   void begin_step(Stream& writer);
   /// Elements [begin, begin + numel) of this rank's shard become `values`, host or device memory,
-  /// once `ready` is passed. Returns the point where they are copied.
+  /// once `ready` is passed, which comes after begin_step(). Returns the point from which `values`
+  /// may change, for publish() too. Ranges of whole pages of 4 KiB (up to the shard's end) cost a
+  /// drive no read.
   Event update_shard(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
-  /// `into`, host or device memory that may be written once `ready` is passed, becomes elements
-  /// [begin, begin + numel) of this rank's shard. Returns the point where it is.
-  Event read_shard(int unit, std::int64_t begin, const View& into, const Event& ready);
+  /// Copies the shard's elements from `begin` on to `target`, host or device memory, once `ready`
+  /// is passed. Returns the point where they are there, which later writes of them must come after.
+  /// Of a rank that offloads.
+  Event read_shard(int unit, std::int64_t begin, const View& target, const Event& ready);
   /// This rank's shard is written at `written`: brings the whole copy, if one is kept, up to date.
   void publish(int unit, const Event& written);
   /// All shards are updated: gathers what is still to be published; secondary copies are stale.
@@ -81,8 +96,8 @@ class ParameterStore {
  private:
   struct UnitState {
     StaggeredTensor whole;  ///< Kept whole copy (padded), or undefined.
-    StaggeredTensor
-        shard;         ///< Own shard when no whole copy is kept, or a persistent unit's source.
+    /// Own shard on the device, when no whole copy is kept, or a persistent unit's source.
+    StaggeredTensor shard;
     Tensor secondary;  ///< hpZ: own piece of the secondary copy.
     bool secondary_valid = false;
     View gathered;  ///< In the arena or on demand while acquired.
@@ -92,13 +107,16 @@ class ParameterStore {
     Event updated;  ///< The last write of the shard.
   };
   bool gathers(int unit) const {
-    return options_.shard_parameters && layout_.shards() > 1 && !layout_.unit(unit).persistent;
+    return options_.fetches(layout_) && !layout_.unit(unit).persistent;
   }
   UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   View whole_view(int unit);
   View room_for_whole(int unit, Stream& stream, Tensor& own);
-  void load_run(const ParameterSource& source, const ParameterRun& run, const View& target,
-                const View& staging);
+  View own_piece(int unit, const View& whole) const;
+  Stream& first_writer(int unit);
+  ConstView bring(int unit, const View& whole);
+  Event load_shard(const ParameterSource& source, int unit, const View& staging);
+  void synchronize();
   void gather_published();
   void issue_gather(int unit, const View& target);
   void gather_on_demand(int unit);
@@ -115,6 +133,7 @@ class ParameterStore {
   // Null where nothing is offloaded.
   Stream* copy_in_;
   Stream* copy_out_;
+  std::unique_ptr<ShardHome> home_;  ///< Null where shards lie on the device.
   std::vector<UnitState> units_;
   std::vector<int> published_;  ///< Units whose whole copies wait for the next gather.
   std::int64_t published_elements_ = 0;

@@ -1,6 +1,7 @@
 #include "zero3d/engine/zero/sharded_optimizer.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace zero3d {
 namespace {
@@ -10,6 +11,13 @@ std::vector<RuleNeeds> needs_of(const OptimizerSetup& setup) {
   for (int group = 0; group < setup.group_count(); ++group)
     needs.push_back(setup.rule(group).needs());
   return needs;
+}
+
+std::vector<Tile> tiles_of(const std::vector<UpdateStep>& steps) {
+  std::vector<Tile> tiles;
+  for (const UpdateStep& step : steps)
+    if (step.tile.count > 0) tiles.push_back(step.tile);
+  return tiles;
 }
 
 }  // namespace
@@ -85,12 +93,12 @@ void ShardedOptimizer::make_lanes(const RankStreams& streams) {
   }
 }
 
-std::array<std::unique_ptr<LaneWalk>, ShardedOptimizer::kLanes> ShardedOptimizer::walks(
-    std::span<const Tile> tiles, Stream& device_stream, OffloadedGradients* gradients,
-    bool gradients_ahead) {
+ShardedOptimizer::Walks ShardedOptimizer::walks(std::span<const Tile> tiles, Stream& device_stream,
+                                                OffloadedGradients* gradients,
+                                                bool gradients_ahead) {
   std::array<std::vector<Tile>, kLanes> parts;
   for (const Tile& tile : tiles) parts[lane_of(tile.unit)].push_back(tile);
-  std::array<std::unique_ptr<LaneWalk>, kLanes> walks;
+  Walks walks;
   walks[0] = std::make_unique<LaneWalk>(lanes_[0], device_stream, std::move(parts[0]));
   if (lanes_[1].stream != nullptr) {
     walks[1] = std::make_unique<LaneWalk>(lanes_[1], *lanes_[1].stream, std::move(parts[1]),
@@ -218,16 +226,9 @@ void ShardedOptimizer::run_phase(const UpdateStep& step, const RuleCall& call, c
   }
 }
 
-void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Stream& device_stream,
+void ShardedOptimizer::run(const std::vector<UpdateStep>& steps, Walks walks, Stream& device_stream,
                            const UpdateInputs& inputs, float gradient_factor) {
   const StepContext context{inputs.step, gradient_factor};
-  std::vector<Tile> tiles;
-  bool rewrites = false;  // gradients, between their tiles
-  for (const UpdateStep& step : steps) {
-    if (step.tile.count > 0) tiles.push_back(step.tile);
-    rewrites = rewrites || step.phase == UpdatePhase::orthogonalise;
-  }
-  const auto walks = this->walks(tiles, device_stream, inputs.gradients.offloaded(), !rewrites);
   for (const UpdateStep& step : steps) {
     const bool on_host = step.tile.count > 0 && lane_of(step.tile.unit) == 1;
     Stream& stream = on_host ? *lanes_[1].stream : device_stream;
@@ -252,16 +253,71 @@ void ShardedOptimizer::publish(int unit, Stream& stream) {
 }
 
 void ShardedOptimizer::transform(const UpdateInputs& inputs) {
-  run(plan_.transform, reduce_, inputs, static_cast<float>(1.0 / inputs.loss_scale));
+  drop_ahead();
+  run(plan_.transform,
+      walks(tiles_of(plan_.transform), reduce_, inputs.gradients.offloaded(), false), reduce_,
+      inputs, static_cast<float>(1.0 / inputs.loss_scale));
   Event transformed;
   reduce_.record(transformed);
   compute_.wait(transformed);
 }
 
-void ShardedOptimizer::update(const UpdateInputs& inputs) {
+void ShardedOptimizer::drop_ahead() {
+  for (std::unique_ptr<LaneWalk>& walk : ahead_) {
+    if (walk != nullptr) walk->abandon();
+    walk.reset();
+  }
+}
+
+void ShardedOptimizer::read_ahead(GradientReducer& gradients) {
+  if (ahead_[0] != nullptr || transforms() || early_.size() > 0) return;
+  ahead_ = walks(tiles_of(plan_.update), compute_, gradients.offloaded());
+  for (const auto& walk : ahead_)
+    if (walk != nullptr) walk->read_ahead();
+}
+
+bool ShardedOptimizer::updates_units_alone() const {
+  return std::all_of(plan_.update.begin(), plan_.update.end(),
+                     [](const UpdateStep& step) { return step.phase == UpdatePhase::update; }) &&
+         !transforms();
+}
+
+void ShardedOptimizer::begin_step() {
   for (const UpdateLane& lane : lanes_)
     if (lane.stream != nullptr) parameters_.begin_step(*lane.stream);
-  run(plan_.update, compute_, inputs, inputs.gradient_factor);
+}
+
+void ShardedOptimizer::update_early(int unit, const UpdateInputs& inputs) {
+  if (early_.empty()) {
+    drop_ahead();
+    parameters_.begin_step(*lanes_[1].stream);
+    early_.resize(layout_.units().size());
+  }
+  early_[static_cast<std::size_t>(unit)] = true;
+  std::vector<UpdateStep> steps;
+  std::copy_if(plan_.update.begin(), plan_.update.end(), std::back_inserter(steps),
+               [unit](const UpdateStep& step) { return step.tile.unit == unit; });
+  run(steps, walks(tiles_of(steps), compute_, inputs.gradients.offloaded()), compute_, inputs,
+      inputs.gradient_factor);
+}
+
+void ShardedOptimizer::update(const UpdateInputs& inputs) {
+  begin_step();
+  if (early_.empty()) {
+    Walks walks = std::move(ahead_);
+    if (walks[0] == nullptr)
+      walks = this->walks(tiles_of(plan_.update), compute_, inputs.gradients.offloaded());
+    run(plan_.update, std::move(walks), compute_, inputs, inputs.gradient_factor);
+  } else {
+    std::vector<UpdateStep> steps;
+    std::copy_if(plan_.update.begin(), plan_.update.end(), std::back_inserter(steps),
+                 [this](const UpdateStep& step) {
+                   return !early_[static_cast<std::size_t>(step.tile.unit)];
+                 });
+    run(steps, walks(tiles_of(steps), compute_, inputs.gradients.offloaded()), compute_, inputs,
+        inputs.gradient_factor);
+    early_.clear();
+  }
   parameters_.end_step();
 }
 

@@ -78,7 +78,13 @@ class ShardedOptimizer {
   /// Enqueues that, before later work on the compute stream. The host has waited for the step's
   /// report, and so for all that wrote the gradients.
   void transform(const UpdateInputs& inputs);
-  /// Enqueues the update of every trainable unit, in forward order.
+  /// Backward of the last micro-batch begins: the first tiles may be brought meanwhile.
+  void read_ahead(GradientReducer& gradients);
+  /// Whether update_early() may be called for offloaded units: each is updated at once.
+  bool updates_units_alone() const;
+  /// Enqueues the update of an offloaded unit whose gradient is enqueued; update() follows.
+  void update_early(int unit, const UpdateInputs& inputs);
+  /// Enqueues the update of every trainable unit that is still to be updated, in forward order.
   void update(const UpdateInputs& inputs);
 
   /// All state, by runs of one parameter, to be read or written by work that `visit` enqueues on
@@ -89,20 +95,21 @@ class ShardedOptimizer {
 
  private:
   static constexpr std::size_t kLanes = 2;  ///< Device and host.
+  using Walks = std::array<std::unique_ptr<LaneWalk>, kLanes>;
   std::size_t lane_of(int unit) const { return options_.offloads(unit) ? 1 : 0; }
   UpdateLane& lane(int unit) { return lanes_[lane_of(unit)]; }
   /// One for each lane, over its part of the tiles.
-  std::array<std::unique_ptr<LaneWalk>, kLanes> walks(std::span<const Tile> tiles,
-                                                      Stream& device_stream,
-                                                      OffloadedGradients* gradients,
-                                                      bool gradients_ahead = true);
+  Walks walks(std::span<const Tile> tiles, Stream& device_stream, OffloadedGradients* gradients,
+              bool gradients_ahead = true);
+  void drop_ahead();
+  void begin_step();
   std::vector<RecordLayout> records_of_lane(std::size_t index) const;
   void make_lanes(const RankStreams& streams);
   void initialise();
   void walk(std::span<const Tile> tiles,
             const std::function<void(const Tile&, const View&, Stream&)>& visit);
-  void run(const std::vector<UpdateStep>& steps, Stream& device_stream, const UpdateInputs& inputs,
-           float gradient_factor);
+  void run(const std::vector<UpdateStep>& steps, Walks walks, Stream& device_stream,
+           const UpdateInputs& inputs, float gradient_factor);
   void run_phase(const UpdateStep& step, const RuleCall& call, const LaneWalk* walk,
                  const UpdateInputs& inputs);
   void finish(const UpdateStep& step, const RuleCall& call, std::span<const StateSlice> states,
@@ -129,6 +136,8 @@ class ShardedOptimizer {
   UpdatePlan plan_;
   std::array<std::vector<RecordLayout>, kLanes> lane_records_;
   std::array<UpdateLane, kLanes> lanes_;
+  Walks ahead_;              ///< Of the next update, its first tiles on their way; or null.
+  std::vector<bool> early_;  ///< By unit: updated before the step; empty: none yet.
   TensorNormStep tensor_norms_;
   MatrixTransform matrices_;
 };

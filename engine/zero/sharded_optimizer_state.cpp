@@ -8,6 +8,7 @@ namespace zero3d {
 
 void ShardedOptimizer::walk(std::span<const Tile> tiles,
                             const std::function<void(const Tile&, const View&, Stream&)>& visit) {
+  drop_ahead();
   const auto walks = this->walks(tiles, compute_, nullptr);
   for (const Tile& tile : tiles) {
     LaneWalk& walk = *walks[lane_of(tile.unit)];

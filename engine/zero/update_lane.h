@@ -29,6 +29,9 @@ class LaneWalk {
   LaneWalk(UpdateLane& lane, Stream& stream, std::vector<Tile> tiles,
            OffloadedGradients* gradients = nullptr, bool gradients_ahead = true);
 
+  /// The first tiles' state may come; or need not have.
+  void read_ahead() { state_window_.read_ahead(); }
+  void abandon() { state_window_.abandon(); }
   void open();
   void close();
   const View& states() const { return states_; }

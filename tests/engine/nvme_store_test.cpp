@@ -95,6 +95,36 @@ TEST(NvmeStateStore, ReadsOnlyWhatWasWritten) {
   EXPECT_EQ(faults->pieces, 4 + 4 + 4) << "the first turn reads nothing";
 }
 
+TEST(NvmeStateStore, MovesNoMoreThanItIsAsked) {
+  const TemporaryFolder folder;
+  const auto device = make_cpu_device({});
+  const auto stream = device->create_stream("update");
+  const std::vector<RecordLayout> records = {RecordLayout(1024, 1024, std::vector<RecordPart>(1))};
+  const auto faults = std::make_shared<Faults>();
+  NvmeStateOptions options = options_in(folder, true, 1);
+  options.io.port = faulty(faults, options.io.port);
+  const auto store = make_nvme_state_store(options)(*device, records);
+  const auto pieces_of = [&](bool contents, bool changed) {
+    const int before = faults->pieces;
+    Event ready, used;
+    const View bytes = store->open(0, {0, 0, 1024}, ready, contents);
+    if (ready.recorded()) stream->wait(ready);
+    device->fill_zero(*stream, bytes);
+    stream->record(used);
+    store->close(0, {0, 0, 1024}, used, changed);
+    stream->synchronize();
+    Event done;  // after the write
+    store->open(0, {0, 0, 1024}, done, false);
+    if (done.recorded()) stream->wait(done);
+    stream->synchronize();
+    return faults->pieces - before;
+  };
+  EXPECT_EQ(pieces_of(true, true), 1) << "nothing to read yet";
+  EXPECT_EQ(pieces_of(true, true), 2);
+  EXPECT_EQ(pieces_of(false, true), 1) << "written all over";
+  EXPECT_EQ(pieces_of(true, false), 1) << "only looked at";
+}
+
 /// A store for one of the ranks, whose drive has `faults`; the drives of the others are sound.
 StateStoreFactory one_faulty(const NvmeStateOptions& options, std::shared_ptr<Faults> faults) {
   const auto made = std::make_shared<std::atomic<int>>(0);

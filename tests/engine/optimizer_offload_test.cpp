@@ -23,11 +23,12 @@ struct Trial {
   const char* precision = "";
   const char* zero = "";  ///< More keys of zero_optimization.
   std::int64_t tile = 2048;
+  double clipping = 0.5;
 };
 
 std::string json_of(const Trial& run) {
-  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5, )",
-                R"("gradient_accumulation_steps": )", run.accumulation, ", ", run.precision,
+  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": )", run.clipping,
+                R"(, "gradient_accumulation_steps": )", run.accumulation, ", ", run.precision,
                 R"("zero_allow_untested_optimizer": true, "optimizer": {"type": ")", run.optimizer,
                 R"(", "params": {"lr": 0.01}}, "zero_optimization": {)", run.zero,
                 R"("sub_group_size": )", run.tile, R"(, "stage": )", run.stage, "}}");
@@ -134,6 +135,30 @@ TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
     EXPECT_TRUE(same_bits(expected,
                           run_engine(settings_for(run, to_drive(folder, true)), options_for(run))))
         << json_of(run) << " nvme";
+  }
+}
+
+/// Where no step can be skipped units are updated as soon as their gradients are there.
+TEST(OptimizerOffload, EarlyUpdatesChangeNoBit) {
+  const TemporaryFolder folder;
+  const char* const kUnchecked = R"("bf16": {"enabled": true, "check_grad_overflow": false}, )";
+  for (const int stage : {1, 2}) {
+    for (const char* optimizer : {"AdamW", "Lamb", "Muon"}) {
+      const Trial run{.optimizer = optimizer,
+                      .stage = stage,
+                      .accumulation = stage,
+                      .precision = kUnchecked,
+                      .zero = R"("reduce_bucket_size": 500, )",
+                      .clipping = 0};
+      const RunResult expected = resident(run);
+      RunOptions options = options_for(run);
+      options.jitter_seed = 7;
+      EXPECT_TRUE(same_bits(expected, run_engine(settings_for(run, to_cpu()), options)))
+          << json_of(run);
+      EXPECT_TRUE(
+          same_bits(expected, run_engine(settings_for(run, to_drive(folder, stage == 1)), options)))
+          << json_of(run);
+    }
   }
 }
 

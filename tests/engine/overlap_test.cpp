@@ -285,5 +285,31 @@ TEST(Overlap, WithoutOverlapABucketIsReducedBeforeTheNextIsWritten) {
   }
 }
 
+/// The updated parameters of the last blocks are gathered before the first block's backward ends.
+TEST(Overlap, OffloadedUnitsAreUpdatedDuringBackward) {
+  for (const int stage : {1, 2}) {
+    TrainSettings settings = settings_of(json_of(stage, R"("reduce_bucket_size": 1)"), 2);
+    settings.offload.optimizer.device = OffloadDevice::cpu;
+    settings.gradients.skip_non_finite = false;
+    settings.gradients.max_norm = 0;
+    Gates gates;
+    const RunOptions options = observed_probe(
+        [&](int rank, int position) {
+          if ((position + 1) % kPositions != 0) return;
+          // One for each block when the model is loaded, and in each step.
+          gates.wait(concat("gather ", kBlocks * (1 + position / kPositions), " of ", rank));
+        },
+        [&](int rank) {
+          auto counts = std::make_shared<Observed::Counts>();
+          counts->limit = kBlocks * (1 + kSteps);
+          counts->on_gather = [&, rank](int number) {
+            gates.pass(concat("gather ", number, " of ", rank));
+          };
+          return counts;
+        });
+    run_engine(settings, options);
+  }
+}
+
 }  // namespace
 }  // namespace zero3d::test
