@@ -217,16 +217,6 @@ Event ParameterStore::read_shard(int unit, std::int64_t begin, const View& targe
   return copied;
 }
 
-Event ParameterStore::read_shard(int unit, std::int64_t begin, const View& into,
-                                 const Event& ready) {
-  copy_out_->wait(ready);
-  if (state(unit).updated.recorded()) copy_out_->wait(state(unit).updated);
-  device_.copy(*copy_out_, into, shard(unit).flat(begin, into.numel()));
-  Event copied;
-  copy_out_->record(copied);
-  return copied;
-}
-
 void ParameterStore::publish(int unit, const Event& written) {
   UnitState& s = state(unit);
   s.updated = written;

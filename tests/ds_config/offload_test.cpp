@@ -199,6 +199,12 @@ TEST(Offload, IsToldInWords) {
             "shards of parameters in pinned host memory\n"
             "what forward keeps for recomputation in pinned host memory\n"
             "requests of 1.00 MiB, 8 under way");
+  EXPECT_EQ(told(R"("stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/a",
+                    "max_in_cpu": 1000})",
+                 R"("zero3d": {"nvme_paths": ["/b", "/c"], "checksums": true})"),
+            "shards of parameters on drives (/b, /c) through 5 buffers of at most 100,000,000 "
+            "elements of pinned host memory; the first 1,000 elements stay there\n"
+            "requests of 1.00 MiB, 8 under way, with checksums");
 }
 
 }  // namespace
