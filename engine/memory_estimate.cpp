@@ -29,6 +29,8 @@ void add_parameters(const ParamLayout& layout, const MemoryInputs& inputs,
     if (sharded && shards.place(index) == ShardPlace::device) device += shard;
     if (sharded && shards.place(index) == ShardPlace::host)
       estimate[options.offload.to.tier()][Category::parameters] += shard;
+    if (sharded && shards.place(index) == ShardPlace::drive)
+      estimate.drives[Category::parameters] += bytes_of(unit.shard, options.dtype);
     if (!sharded || unit.persistent) {
       device += staggered(unit.padded, options.dtype);
     } else if (inputs.secondary_ranks > 1) {

@@ -35,7 +35,7 @@ std::string describe(const ParameterOffload& parameters) {
   if (parameters.device == OffloadDevice::cpu)
     return concat(text, " in ", memory_of(parameters.pin_memory));
   return concat(text, " on ", drives(parameters.paths), " through ", parameters.buffer_count,
-                " buffers of ", format_count(parameters.buffer_elements), " elements of ",
+                " buffers of at most ", format_count(parameters.buffer_elements), " elements of ",
                 memory_of(parameters.pin_memory), "; the first ",
                 format_count(parameters.max_in_cpu), " elements stay there");
 }

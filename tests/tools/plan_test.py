@@ -82,6 +82,16 @@ class Offload(support.CommandTest):
         self.assertNotIn("offload ", plain)
         self.assertNotIn("drives", plain)
 
+    def test_the_plan_says_where_parameters_lie(self):
+        def plan(**param):
+            zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": {"nvme_path": "swap", **param}}
+            return self.train(config=self.config(zero_optimization=zero), dry_run=True).stdout
+        self.assertRegex(plan(device="cpu"), r"on the host: .*[(,] ?parameters 5\d\d\.\d\d KiB")
+        self.assertRegex(plan(device="cpu", pin_memory=False), r"on the host: .*pageable 5\d\d\.\d\d KiB \(parameters")
+        output = plan(device="nvme", max_in_cpu=0)
+        self.assertRegex(output, r"on drives: 5\d\d\.\d\d KiB \(parameters 5\d\d\.\d\d KiB\)")
+        self.assertNotRegex(output, r"per rank: [^(]*\(.*(?<!gathered )parameters")
+
     def test_validate_says_it_too(self):
         config = self.config(zero_optimization=OFFLOAD, aio={"queue_depth": 32}, zero3d={"nvme_paths": ["/d0", "/d1"]})
         output = self.succeed(["validate", config]).stdout
