@@ -98,7 +98,6 @@ Event ShardHome::write(int unit, std::int64_t begin, const ConstView& values, co
 }
 
 void ShardHome::synchronize() {
-  out_->synchronize();
   in_->synchronize();
   if (drives_ != nullptr) drives_->finish();
 }

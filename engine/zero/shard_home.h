@@ -55,7 +55,8 @@ class ShardHome {
   /// `ready` is passed: the reads so far are over then. Returns the point from which `values` may
   /// change, and where a shard in memory has them.
   Event write(int unit, std::int64_t begin, const ConstView& values, const Event& ready);
-  /// Blocks the host until all of that is done; throws the first error.
+  /// Blocks the host until reads are done, and drives have all that was written; throws the first
+  /// error. For shards in memory the caller waits for what write() returned.
   void synchronize();
   IoCounters counters() const { return drives_ ? drives_->counters() : IoCounters{}; }
 

@@ -17,7 +17,8 @@
 
 namespace zero3d::test {
 
-/// Four blocks: shards of odd numbers of 1,024 elements, small parameters, a tied and a frozen one.
+/// Five blocks: shards of odd numbers of 1,024 elements, small parameters, a tied and a frozen one,
+/// one without elements.
 inline std::vector<std::vector<ParameterSpec>> blocks() {
   const auto spec = [](const char* name, std::int64_t numel) {
     ParameterSpec made;
@@ -31,7 +32,8 @@ inline std::vector<std::vector<ParameterSpec>> blocks() {
   return {{spec("a", 5000), spec("tied", 900)},
           {spec("b", 3000), spec("small", 100), frozen},
           {spec("c", 12000)},
-          {spec("d", 1), spec("tied", 900)}};
+          {spec("d", 1), spec("tied", 900)},
+          {spec("empty", 0)}};
 }
 
 struct Case {
@@ -135,6 +137,7 @@ inline void update(Rig& rig, int round, std::int64_t piece) {
     for (int unit = 0; unit < rig.layout.unit_count(); ++unit) {
       if (rig.layout.unit(unit).frozen || unit % 2 != (tier == Tier::device ? 0 : 1)) continue;
       const std::int64_t shard = rig.layout.unit(unit).shard;
+      if (shard == 0) continue;
       Event copied;
       for (std::int64_t begin = 0; begin < shard; begin += piece) {
         const View part = values.view().flat(0, std::min(piece, shard - begin));
@@ -218,7 +221,8 @@ inline Bytes life(const Case& c, bool in_place, const Look& look = {}) {
     Bytes& mine = seen[static_cast<std::size_t>(world.rank())];
     Bytes& own = shards[static_cast<std::size_t>(world.rank())];
     const auto see_all = [&] {
-      for (int unit = 0; unit < rig.layout.unit_count(); ++unit) see_whole(rig, unit, mine);
+      // The last unit may be persistent: nothing else is fetched before it.
+      for (int unit = rig.layout.unit_count(); unit-- > 0;) see_whole(rig, unit, mine);
     };
     if (in_place) see_shards_in_place(rig, own);
     run_pass(rig, mine);
