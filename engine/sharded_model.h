@@ -78,6 +78,7 @@ class ShardedModel final : public ParameterAccess {
   const ZeroPlan& plan() const { return plan_; }
   Device& device() { return device_; }
   Stream& compute() { return *streams_.compute; }
+  const RankStreams& streams() const { return streams_; }
   /// Blocks the host until all streams are empty: after a step parameters may still be on their
   /// way.
   void synchronize() { streams_.synchronize(); }

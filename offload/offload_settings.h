@@ -47,7 +47,8 @@ struct ParameterOffload {
 struct OffloadSettings {
   OptimizerOffload optimizer;
   ParameterOffload parameters;
-  bool activations = false;  ///< Inputs kept for recomputation wait in pinned memory.
+  /// Inputs kept for recomputation wait in pinned memory; without recomputation none are kept.
+  bool activations = false;
   IoOptions io;
   bool checksums = false;  ///< What is read from a drive is held to what was written.
 
