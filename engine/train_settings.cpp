@@ -101,7 +101,6 @@ std::string describe(const TrainSettings& settings) {
   add(out, settings.precision);
   out.add("blocks of a recomputed group", settings.recomputation.interval);
   out.add("recomputed groups", settings.recomputation.groups);
-  out.add("kept activations on the host", settings.offload.activations);
   out.add("optimizer", settings.optimizer.type);
   out.add("optimizer", settings.optimizer.params);
   out.add("offloaded optimizer", settings.optimizer.offloaded);
