@@ -122,6 +122,7 @@ std::string binary_data(std::string_view bytes) {
 }
 
 bool is_all_zero(const InputFile& file) {
+  if (file.bytes() < kFewestBytes) return false;
   std::string part(kProbeBytes, '\0');
   for (std::uint64_t at = 0; at < file.bytes(); at += part.size()) {
     part.resize(std::min<std::uint64_t>(kProbeBytes, file.bytes() - at));

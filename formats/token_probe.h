@@ -26,7 +26,7 @@ std::string container_of(std::string_view bytes);
 std::string no_text(std::string_view bytes);
 /// The same of a file that is called text and has bytes that no text has.
 std::string binary_data(std::string_view bytes);
-/// Whether no byte of the file is other than zero.
+/// Whether no byte of the file is other than zero; false of a few bytes.
 bool is_all_zero(const InputFile& file);
 /// The same for what is no sequence of raw tokens of `width` bytes (2 or 4): containers, text, JSON
 /// lines, and tokens of another width.

@@ -46,8 +46,7 @@ std::string broken_promise(const std::optional<LaunchPromise>& promise, int rank
   const bool at_least = promise->value != promise->processes;
   return concat(
       promise->launcher, " started ", at_least ? "at least " : "", promise->processes,
-      promise->processes == 1 ? " process (" : " processes (", promise->variable, "=",
-      promise->value,
+      " processes (", promise->variable, "=", promise->value,
       "), and MPI's world has 1 rank: each would train alone and write over the others. Start them "
       "by the mpirun of the MPI that zero3d was built with (mpirun -n ",
       promise->processes, " zero3d train ...), or one process with --ranks ", promise->processes,
