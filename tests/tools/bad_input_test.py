@@ -351,6 +351,7 @@ class Launchers(Refusal):
         result = self.refuse("--ranks 3", "2 processes", "mpirun -n 3", launcher=launcher, ranks=3)
         self.assertNotIn("step 1", result.stdout)
         self.refuse("--ranks 1", "2 processes", launcher=launcher, ranks=1)
+        self.refuse("--ranks 2", "1 process, which is the one rank", launcher=[*options.mpiexec.split(), "1"], ranks=2)
         self.succeed(self.train_arguments(ranks=2), launcher=launcher)
 
 
