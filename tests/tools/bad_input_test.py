@@ -272,6 +272,7 @@ class Options(Refusal):
     def test_a_plan_that_the_machine_cannot_hold(self):
         data = self.folder / "sparse.u16"
         with open(data, "wb") as file:
+            file.write(b"\1\0")  # zeros alone are refused
             file.truncate(2 ** 33)
         config = self.config(train_micro_batch_size_per_gpu=2 ** 31)
         result = self.refuse("TiB for each rank", "activations", "MemAvailable", "train_micro_batch_size_per_gpu",
