@@ -28,12 +28,13 @@ struct Options {
   int rounds = 8;
   std::string dtype = "fp32";
   int interval = 1;
+  bool on_host = false;
   double dropout = 0.1;
   std::string python;
   std::string script = ZERO3D_BENCH_DIR "/peers/gpt2_torch.py";
 
   TrainerOptions trainer() const {
-    return {gpt2_config(dropout), ds_config(batch, dtype, 0), sequence, threads};
+    return {gpt2_config(dropout), ds_config(batch, dtype, 0), sequence, threads, {}};
   }
 };
 
@@ -162,6 +163,7 @@ void compare_memory(const Options& options) {
 void compare_recomputation(const Options& options) {
   print_title(options);
   TrainerOptions again = options.trainer();
+  again.change = [&](TrainSettings& settings) { settings.offload.activations = options.on_host; };
   again.config.insert(
       1, concat("\"pipeline\": {\"activation_checkpoint_interval\": ", options.interval, "}, "));
   Trainer plain(options.trainer(), make_self_communicator());
@@ -175,9 +177,18 @@ void compare_recomputation(const Options& options) {
   const auto peak = [](Trainer& trainer) { return trainer.device().memory().use().peak; };
   const std::int64_t saved = activations(plain) - activations(recomputing);
   std::printf(
-      "step         kept whole %.3f s, inputs of every %d blocks %.3f s; ratio %s (wanted 1.36 at "
-      "most)\n",
-      median(times[1]), options.interval, median(times[0]), ratio_text(times[0], times[1]).c_str());
+      "step         kept whole %.3f s, inputs of every %d blocks%s %.3f s; ratio %s (wanted 1.36 "
+      "at most)\n",
+      median(times[1]), options.interval, options.on_host ? " in host memory" : "",
+      median(times[0]), ratio_text(times[0], times[1]).c_str());
+  const MemoryEstimate plan = recomputing.engine().memory_estimate(options.batch, options.sequence);
+  if (options.on_host)
+    std::printf(
+        "pinned       planned %s for kept inputs, peak %s\n",
+        format_bytes(plan[Tier::pinned][Category::activations]).c_str(),
+        format_bytes(
+            recomputing.device().memory(Tier::pinned).use().categories[Category::activations].peak)
+            .c_str());
   std::printf("activations  planned %s and %s: %s less; peak of the device %s less\n",
               format_bytes(activations(plain)).c_str(),
               format_bytes(activations(recomputing)).c_str(), format_bytes(saved).c_str(),
@@ -205,6 +216,7 @@ int run(int argc, char** argv) {
   recompute->add_option("--interval", options.interval, "Blocks between kept inputs")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  recompute->add_flag("--on-host", options.on_host, "Kept inputs wait in pinned host memory");
   CLI11_PARSE(app, argc, argv);
   if (peer->parsed()) compare_with_peer(options);
   if (gemm->parsed()) share_of_products(options);

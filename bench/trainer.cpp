@@ -52,7 +52,8 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> co
   device_ = make_cpu_device(device);
   EngineOptions engine;
   engine.sequence_length = options.sequence;
-  const TrainSettings settings = load_settings(options.config, communicator_->size());
+  TrainSettings settings = load_settings(options.config, communicator_->size());
+  if (options.change) options.change(settings);
   engine_ = std::make_unique<Engine>(settings, *module_, mesh_, *device_, engine);
 
   const std::int64_t batch = settings.micro_batch;

@@ -21,6 +21,7 @@ struct TrainerOptions {
   std::string config;  ///< ds_config text; see ds_config().
   std::int64_t sequence = 64;
   int threads = 1;
+  std::function<void(TrainSettings&)> change;  ///< Of what the text comes to.
 };
 
 /// A ds_config with AdamW. `dtype` is fp32 or bf16; `zero` is the text of further members of

@@ -10,6 +10,7 @@
 #include "zero3d/ds_config/rules.h"
 #include "zero3d/formats/hjson.h"
 #include "zero3d/formats/input_file.h"
+#include "zero3d/formats/lfs_pointer.h"
 
 namespace zero3d {
 
@@ -159,6 +160,7 @@ LoadResult load_config_file(const std::string& path, const LoadOptions& options)
   } catch (const Error& problem) {
     return failed(path, problem.what());
   }
+  if (is_lfs_pointer(text)) return failed(path, concat(path, " ", kIsLfsPointer));
   return load_config_text(text, path, options);
 }
 

@@ -84,7 +84,8 @@ BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Devi
       parameters_(parameters),
       device_(device),
       compute_(compute),
-      options_(options) {
+      options_(options),
+      kept_inputs_(device, compute, options.host) {
   for (const auto& block : blocks_) {
     std::vector<bool>& adds = adds_gradient_.emplace_back();
     for (const ParameterSpec& spec : block->parameters()) adds.push_back(spec.adds_gradient);
@@ -93,6 +94,7 @@ BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Devi
 
 void BlockRunner::begin(int micro_batch, const BatchInput& input) {
   std::erase_if(kept_, [&](const auto& entry) { return entry.first.second == micro_batch; });
+  kept_inputs_.drop(micro_batch);
   MicroBatchRun run;
   run.input = input;
   running_.insert_or_assign(micro_batch, std::move(run));
@@ -109,6 +111,8 @@ void BlockRunner::run(const Op& op) {
       return forward(op, run);
     case OpKind::recompute:
       return recompute(op, run);
+    case OpKind::fetch_inputs:
+      return kept_inputs_.fetch(op.block, op.micro_batch);
     case OpKind::loss_gradient:
       return loss_gradient(run);
     case OpKind::backward:
@@ -166,7 +170,8 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
   const bool backward_follows = run.input.trains && op.block >= options_.backward_down_to;
   if (backward_follows) {
     ++run.to_come;
-    if (op.keep == Keep::inputs) run.checkpoints.insert_or_assign(op.block, copy(run.values));
+    if (keeps_inputs(op.keep))
+      kept_inputs_.keep(op.block, op.micro_batch, run.values, op.keep == Keep::inputs_on_host);
     if (op.keep == Keep::nothing) run.kept_nothing.insert(op.block);
   }
   run_block(op, run, backward_follows && op.keep == Keep::for_backward);
@@ -174,25 +179,10 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
 }
 
 void BlockRunner::recompute(const Op& op, MicroBatchRun& run) {
-  const auto checkpoint = run.checkpoints.find(op.block);
-  if (checkpoint != run.checkpoints.end()) {
-    run.values = std::move(checkpoint->second);
-    run.checkpoints.erase(checkpoint);
-  }
+  if (kept_inputs_.has(op.block, op.micro_batch))
+    run.values = kept_inputs_.take(op.block, op.micro_batch);
   run_block(op, run, true);
   if (!run.kept_nothing.contains(op.block + 1)) run.values.clear();
-}
-
-/// Blocks may write over their inputs: what is kept of them is a copy.
-Values BlockRunner::copy(const Values& values) {
-  Values copies;
-  for (const Tensor& value : values) {
-    Tensor& made = copies.emplace_back();
-    if (!value.defined()) continue;
-    made = Tensor(device_.memory(), compute_, value.dtype(), value.shape(), Category::activations);
-    device_.copy(compute_, made, value);
-  }
-  return copies;
 }
 
 void BlockRunner::run_block(const Op& op, MicroBatchRun& run, bool saves) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zero3d/device/readback.h"
+#include "zero3d/engine/kept_inputs.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/parameter_access.h"
 #include "zero3d/engine/schedule.h"
@@ -30,6 +31,7 @@ struct RunnerOptions {
   DType dtype = DType::f32;
   int rank = 0;              ///< In traces.
   int backward_down_to = 0;  ///< The first block with a trainable parameter.
+  HostTier host;             ///< For inputs that forward keeps on the host.
 };
 
 class BlockRunner {
@@ -49,12 +51,11 @@ class BlockRunner {
  private:
   struct MicroBatchRun {
     BatchInput input;
-    Values values;                      ///< Between two forward operations.
-    Values gradients;                   ///< Between two backward operations.
-    Tensor loss;                        ///< Until loss_gradient.
-    std::map<int, Values> checkpoints;  ///< Inputs kept to compute a block again.
-    std::set<int> kept_nothing;         ///< Blocks whose forward did.
-    int to_come = 0;                    ///< Blocks whose forward ran and whose backward did not.
+    Values values;               ///< Between two forward operations.
+    Values gradients;            ///< Between two backward operations.
+    Tensor loss;                 ///< Until loss_gradient.
+    std::set<int> kept_nothing;  ///< Blocks whose forward did.
+    int to_come = 0;             ///< Blocks whose forward ran and whose backward did not.
     bool in_backward = false;
   };
   struct Kept {
@@ -69,7 +70,6 @@ class BlockRunner {
   void forward(const Op& op, MicroBatchRun& run);
   void recompute(const Op& op, MicroBatchRun& run);
   void run_block(const Op& op, MicroBatchRun& run, bool saves);
-  Values copy(const Values& values);
   void finish_forward(MicroBatchRun& run);
   void loss_gradient(MicroBatchRun& run);
   void backward(const Op& op, MicroBatchRun& run);
@@ -85,6 +85,7 @@ class BlockRunner {
   std::vector<std::vector<bool>> adds_gradient_;  ///< By block and parameter.
   std::map<int, MicroBatchRun> running_;
   std::map<std::pair<int, int>, Kept> kept_;  ///< By block and micro-batch.
+  KeptInputs kept_inputs_;
   Readback last_loss_;
 };
 

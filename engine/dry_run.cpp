@@ -45,10 +45,12 @@ class DryParameters final : public ParameterAccess {
 
 }  // namespace
 
-std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layout,
-                                   std::span<const Op> training, DType dtype, std::int64_t batch,
-                                   std::int64_t sequence) {
+ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
+                                      std::span<const Op> training, DType dtype, std::int64_t batch,
+                                      std::int64_t sequence) {
   const std::unique_ptr<Device> device = make_meta_device();
+  // The host tier of addresses too: a run may keep more than this machine's memory holds.
+  const std::unique_ptr<Device> host = make_meta_device();
   const std::unique_ptr<Stream> compute = device->create_stream("compute");
   DryParameters parameters(layout, dtype, *device);
   // Addresses: a batch may be larger than this machine's memory.
@@ -56,7 +58,9 @@ std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layo
                    Category::batches);
   const std::int64_t fixed = device->memory().use().current;
   const StageBlocks stage = stage_of(layout);
-  BlockRunner runner(module, parameters, *device, *compute, {dtype, 0, stage.backward_down_to});
+  RunnerOptions options{dtype, 0, stage.backward_down_to, {}};
+  options.host = {&host->memory(), compute.get(), compute.get()};
+  BlockRunner runner(module, parameters, *device, *compute, options);
 
   BatchInput input;
   input.tokens = input.targets = ids;
@@ -72,7 +76,7 @@ std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layo
   input.trains = false;
   run(plan_evaluation(stage));
   runner.take_outputs(0);
-  return device->memory().use().peak - fixed;
+  return {device->memory().use().peak - fixed, host->memory().use().peak};
 }
 
 }  // namespace zero3d

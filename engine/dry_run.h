@@ -12,11 +12,16 @@
 
 namespace zero3d {
 
-/// The highest sum of bytes that blocks and runner hold at once over the steps of a run: `training`
-/// again and again, and evaluation, on micro-batches of [batch, sequence]. What blocks throw for
-/// such batches goes on.
-std::int64_t peak_activation_bytes(const Module& module, const ParamLayout& layout,
-                                   std::span<const Op> training, DType dtype, std::int64_t batch,
-                                   std::int64_t sequence);
+struct ActivationBytes {
+  std::int64_t device = 0;
+  std::int64_t pinned = 0;  ///< Of inputs that are kept on the host.
+};
+
+/// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
+/// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
+/// sequence]. What blocks throw for such batches goes on.
+ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
+                                      std::span<const Op> training, DType dtype, std::int64_t batch,
+                                      std::int64_t sequence);
 
 }  // namespace zero3d

@@ -9,7 +9,6 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
-#include "zero3d/engine/dry_run.h"
 
 namespace zero3d {
 namespace {
@@ -100,9 +99,13 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   require_same_start(settings, blocks, mesh.world());
   model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
-  runner_ = std::make_unique<BlockRunner>(module, *model_, device, model_->compute(),
-                                          RunnerOptions{model_->plan().dtype(), mesh.world().rank(),
-                                                        model_->plan().stage.backward_down_to});
+  const RankStreams& streams = model_->streams();
+  runner_ = std::make_unique<BlockRunner>(
+      module, *model_, device, model_->compute(),
+      RunnerOptions{model_->plan().dtype(),
+                    mesh.world().rank(),
+                    model_->plan().stage.backward_down_to,
+                    {&device.memory(Tier::pinned), streams.copy_in.get(), streams.copy_out.get()}});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   last_step_end_ns_ = now_ns();
@@ -110,7 +113,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
 
 Engine::~Engine() = default;
 
-std::int64_t Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
+ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence);
 }
@@ -120,10 +123,20 @@ MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence
   MemoryEstimate estimate = model_->memory();
   estimate[Tier::device][Category::gathered_parameters] +=
       bytes_of(model_->passes().arena_elements(), plan.dtype());
-  estimate[Tier::device][Category::activations] = activation_bytes(batch, sequence);
+  const ActivationBytes activations = activation_bytes(batch, sequence);
+  estimate[Tier::device][Category::activations] = activations.device;
+  estimate[Tier::pinned][Category::activations] = activations.pinned;
   estimate[Tier::pinned][Category::batches] =  // tokens or targets, on their way to the device
       bytes_of(batch * sequence, DType::i32);
   return estimate;
+}
+
+/// Kept inputs beside what the plan has of host memory.
+void Engine::require_host_room(const ActivationBytes& activations) const {
+  if (activations.pinned == 0) return;
+  MemoryEstimate estimate = model_->memory();
+  estimate[Tier::pinned][Category::activations] = activations.pinned;
+  estimate.require_within(TrackingResource::kUnlimited, device_.memory(Tier::pinned).budget());
 }
 
 /// Refuses what the blocks refuse, by a dry run. The first shape's plan is made by all ranks; what
@@ -134,11 +147,15 @@ void Engine::plan_for(const Shape& shape) {
   };
   for (const Shape& planned : planned_shapes_)
     if (holds(planned, shape)) return;
-  const std::int64_t bytes = activation_bytes(shape[0], shape[1]);
+  const ActivationBytes bytes = activation_bytes(shape[0], shape[1]);
   if (planned_shapes_.empty()) {
-    fail_together(mesh_.world(), [&] { model_->reserve_activations(bytes); });
+    fail_together(mesh_.world(), [&] {
+      require_host_room(bytes);
+      model_->reserve_activations(bytes.device);
+    });
   } else {
-    model_->add_activations(bytes);
+    require_host_room(bytes);
+    model_->add_activations(bytes.device);
   }
   std::erase_if(planned_shapes_, [&](const Shape& planned) { return holds(shape, planned); });
   planned_shapes_.push_back(shape);

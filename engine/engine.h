@@ -15,6 +15,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/accumulation_window.h"
+#include "zero3d/engine/dry_run.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/sharded_model.h"
@@ -125,14 +126,15 @@ class Engine {
   const RunState& state() const { return model_->state(); }
 
   ShardedModel& model() { return *model_; }
-  /// Device bytes by category for micro-batches of [batch, sequence] tokens.
+  /// Bytes by tier and category for micro-batches of [batch, sequence] tokens.
   MemoryEstimate memory_estimate(std::int64_t batch, std::int64_t sequence) const;
 
  private:
   static void require_batch(const MicroBatch& batch);
   void accept(std::span<const MicroBatch> batches);
   void plan_for(const Shape& shape);
-  std::int64_t activation_bytes(std::int64_t batch, std::int64_t sequence) const;
+  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t sequence) const;
+  void require_host_room(const ActivationBytes& activations) const;
   void begin_micro_batch(int index, const MicroBatch& batch, bool last);
   void run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro);
   void run_backward();

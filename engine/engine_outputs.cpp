@@ -106,12 +106,8 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ParamLayout& layout = model_->plan().layout;
   std::vector<TensorDeclaration> tensors;
-  for (const Unit& unit : layout.units()) {
-    for (int index : unit.parameters) {
-      const ParameterSpec& spec = layout.parameter(index).spec;
-      tensors.push_back({spec.name, spec.shape, model_->plan().dtype()});
-    }
-  }
+  for (const LayoutParameter& parameter : layout.parameters())
+    tensors.push_back({parameter.spec.name, parameter.spec.shape, model_->plan().dtype()});
   fail_together(mesh_.world(), [&] {
     std::unique_ptr<SafetensorsWriter> writer;
     if (mesh_.leads()) {

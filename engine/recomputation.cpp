@@ -4,6 +4,26 @@
 #include <cstdint>
 
 namespace zero3d {
+namespace {
+
+/// Adds the fetches of inputs that `groups`, computed again from the last to the first, keep on the
+/// host.
+std::vector<Op> with_fetches(std::span<const Op> ops, const std::vector<int>& groups) {
+  std::vector<Op> result;
+  for (const Op& op : ops) {
+    if (op.kind == OpKind::recompute) {
+      const auto group = std::lower_bound(groups.begin(), groups.end(), op.block);
+      if (group != groups.begin() && group != groups.end() && *group == op.block)
+        result.push_back(fetch_inputs_of(*(group - 1), op.micro_batch));
+    }
+    result.push_back(op);
+    if (op.kind == OpKind::loss_gradient)
+      result.push_back(fetch_inputs_of(groups.back(), op.micro_batch));
+  }
+  return result;
+}
+
+}  // namespace
 
 std::vector<int> recomputed_groups(const StageBlocks& stage,
                                    const RecomputationSettings& settings) {
@@ -23,7 +43,8 @@ std::vector<int> recomputed_groups(const StageBlocks& stage,
 }
 
 std::vector<Op> with_recomputation(std::span<const Op> ops, const StageBlocks& stage,
-                                   const RecomputationSettings& settings) {
+                                   const RecomputationSettings& settings, bool inputs_on_host) {
+  const Keep kept = inputs_on_host ? Keep::inputs_on_host : Keep::inputs;
   const std::vector<int> groups = recomputed_groups(stage, settings);
   const bool placed = std::any_of(ops.begin(), ops.end(),
                                   [](const Op& op) { return op.kind == OpKind::recompute; });
@@ -34,15 +55,14 @@ std::vector<Op> with_recomputation(std::span<const Op> ops, const StageBlocks& s
     const int end = next == groups.end() ? stage.blocks - 1 : *next;
     const bool in_group = next != groups.begin() && op.block < end;
     const int first = in_group ? *(next - 1) : 0;
-    if (in_group && op.kind == OpKind::forward)
-      op.keep = op.block == first ? Keep::inputs : Keep::nothing;
+    if (in_group && op.kind == OpKind::forward) op.keep = op.block == first ? kept : Keep::nothing;
     if (in_group && begins_gradients(op.kind) && op.block == end - 1) {
       for (int block = first; block < end; ++block)
         result.push_back(recompute_of(block, op.micro_batch));
     }
     result.push_back(op);
   }
-  return result;
+  return inputs_on_host ? with_fetches(result, groups) : result;
 }
 
 }  // namespace zero3d

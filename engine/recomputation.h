@@ -22,9 +22,10 @@ struct RecomputationSettings {
 std::vector<int> recomputed_groups(const StageBlocks& stage, const RecomputationSettings& settings);
 
 /// `ops`, a step, with its forward operations keeping what the settings say, and the group computed
-/// again right before the backward of its last block. A list that says itself what is computed
-/// again is left as it is.
+/// again right before the backward of its last block. Inputs kept on the host are fetched one group
+/// ahead: when the group whose backward comes before is about to be computed again, the first when
+/// backward begins. A list that says itself what is computed again is left as it is.
 std::vector<Op> with_recomputation(std::span<const Op> ops, const StageBlocks& stage,
-                                   const RecomputationSettings& settings);
+                                   const RecomputationSettings& settings, bool inputs_on_host);
 
 }  // namespace zero3d

@@ -15,7 +15,7 @@ namespace {
 std::string describe(const Op& op) {
   constexpr const char* kNames[] = {"load_batch", "forward",         "loss_gradient",
                                     "backward",   "backward_inputs", "backward_weights",
-                                    "recompute"};
+                                    "recompute",  "fetch_inputs"};
   return concat(kNames[static_cast<std::size_t>(op.kind)], " of block ", op.block, ", micro-batch ",
                 op.micro_batch);
 }
@@ -55,6 +55,9 @@ class StepCheck {
       case OpKind::recompute:
         require(forward_done, op);
         return take_recompute(op, p);
+      case OpKind::fetch_inputs:
+        require(std::exchange(p.kept[at(op)], Keep::inputs) == Keep::inputs_on_host, op);
+        return;
       default:
         take_backward(op, p);
     }
@@ -81,14 +84,14 @@ class StepCheck {
     p.kept[at(op)] = op.keep;
     if (op.keep == Keep::for_backward) return;
     require(op.block >= stage_.backward_down_to && op.block + 1 < stage_.blocks, op);
-    if (op.keep == Keep::inputs) return;
+    if (keeps_inputs(op.keep)) return;
     require(op.block > stage_.backward_down_to && p.kept[at(op) - 1] != Keep::for_backward, op);
   }
 
   static void take_recompute(const Op& op, Progress& p) {
     const Keep kept = std::exchange(p.kept[at(op)], Keep::for_backward);
     const bool has_inputs = kept == Keep::inputs || p.recomputed == op.block - 1;
-    require(kept != Keep::for_backward && has_inputs, op);
+    require((kept == Keep::inputs || kept == Keep::nothing) && has_inputs, op);
     p.recomputed = op.block;
   }
 

@@ -16,13 +16,15 @@ enum class OpKind {
   backward_inputs,   ///< The first half: gradients of the block's inputs.
   backward_weights,  ///< The second: the weight gradients that are still to be made.
   recompute,         ///< Forward of one block once more, now keeping what its backward needs.
+  fetch_inputs,      ///< Inputs of one block that forward kept on the host begin to come back.
 };
 
 /// What a forward operation leaves for what follows, beside the values for the next block.
 enum class Keep {
-  for_backward,  ///< What the block's backward needs.
-  inputs,        ///< A copy of its inputs: recompute begins from them.
-  nothing,       ///< recompute gets its inputs from recompute of the block before.
+  for_backward,    ///< What the block's backward needs.
+  inputs,          ///< A copy of its inputs: recompute begins from them.
+  inputs_on_host,  ///< The same in pinned host memory: fetch_inputs comes before recompute.
+  nothing,         ///< recompute gets its inputs from recompute of the block before.
 };
 
 struct Op {
@@ -35,6 +37,10 @@ struct Op {
   friend bool operator==(const Op&, const Op&) = default;
 };
 
+constexpr bool keeps_inputs(Keep keep) {
+  return keep == Keep::inputs || keep == Keep::inputs_on_host;
+}
+
 constexpr Op forward_of(int block, int micro_batch = 0) {
   return {.kind = OpKind::forward, .block = block, .micro_batch = micro_batch};
 }
@@ -43,6 +49,9 @@ constexpr Op backward_of(int block, int micro_batch = 0) {
 }
 constexpr Op recompute_of(int block, int micro_batch = 0) {
   return {.kind = OpKind::recompute, .block = block, .micro_batch = micro_batch};
+}
+constexpr Op fetch_inputs_of(int block, int micro_batch = 0) {
+  return {.kind = OpKind::fetch_inputs, .block = block, .micro_batch = micro_batch};
 }
 
 /// The first of a block's operations that may write its gradients.
@@ -71,9 +80,9 @@ std::vector<Op> plan_evaluation(const StageBlocks& stage);
 
 /// Throws Error(kInvalid), naming the operation, for a list that is not a step: every operation of
 /// every micro-batch once, after what it needs: backward of a block whose forward did not keep that
-/// for it, after one recompute of the block. Of one block, and of the weight gradients of one
-/// micro-batch, the order is fixed (micro-batches ascend, blocks descend): sums of gradients round
-/// as they do in the plain order.
+/// for it, after one recompute of the block, and of inputs on the host after they are fetched. Of
+/// one block, and of the weight gradients of one micro-batch, the order is fixed (micro-batches
+/// ascend, blocks descend): sums of gradients round as they do in the plain order.
 void require_step(std::span<const Op> ops, const StageBlocks& stage, int micro_batches);
 
 /// The list without the repetitions of a steady phase: where each micro-batch does what the one

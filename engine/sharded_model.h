@@ -81,6 +81,7 @@ class ShardedModel final : public ParameterAccess {
   const ZeroPlan& plan() const { return plan_; }
   Device& device() { return device_; }
   Stream& compute() { return *streams_.compute; }
+  const RankStreams& streams() const { return streams_; }
   /// Blocks the host until all streams are empty: after a step parameters may still be on their
   /// way.
   void synchronize() { streams_.synchronize(); }
@@ -126,8 +127,8 @@ class ShardedModel final : public ParameterAccess {
   /// What the next step uses, per group.
   std::vector<GroupSettings> settings() const { return setup_.settings(state_.schedule_steps); }
 
-  /// Every parameter whole and under its global shape, in order, for the host to read on every
-  /// rank. Collective, host-blocking.
+  /// Every parameter whole and under its global shape, in the order of declaration (whatever the
+  /// stage makes of it), for the host to read on every rank. Collective, host-blocking.
   void for_each_parameter(const std::function<void(const ParameterSpec&, const ConstView&)>& use);
   /// Parameters by name, whole; `edit` may change what rank `writer` sees (-1: nobody writes), and
   /// every rank takes its values and fp32 masters from there. Collective, host-blocking, not within

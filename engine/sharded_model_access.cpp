@@ -7,13 +7,15 @@ namespace zero3d {
 
 void ShardedModel::for_each_parameter(
     const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
-  for (int unit = 0; unit < plan_.layout.unit_count(); ++unit) {
+  const std::vector<LayoutParameter>& parameters = plan_.layout.parameters();
+  auto next = parameters.begin();
+  while (next != parameters.end()) {
+    const int unit = next->unit;  // made anew for each run of its parameters: units may interleave
     store_->with_whole(unit, [&](View whole) {
-      for (int index : plan_.layout.unit(unit).parameters) {
-        const LayoutParameter& p = plan_.layout.parameter(index);
+      for (; next != parameters.end() && next->unit == unit; ++next) {
         Tensor copy;
-        use(p.spec,
-            view_as_global(p.placement, p.view_in(whole), device_.memory(Tier::pageable), copy));
+        use(next->spec, view_as_global(next->placement, next->view_in(whole),
+                                       device_.memory(Tier::pageable), copy));
       }
     });
   }

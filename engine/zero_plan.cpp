@@ -134,7 +134,15 @@ std::vector<Op> training_ops(const StageBlocks& stage, const TrainSettings& sett
   std::vector<Op> ops =
       options.schedule ? options.schedule(stage, micro_batches) : plan_step(stage, 1);
   if (options.schedule) require_step(ops, stage, micro_batches);
-  return with_recomputation(ops, stage, settings.recomputation);
+  const bool on_host = settings.offload.activations;
+  for (const Op& op : ops) {
+    if (op.keep == Keep::inputs_on_host && !on_host) {
+      throw_invalid(
+          concat("the schedule keeps inputs of block ", op.block,
+                 " on the host, and TrainSettings::offload.activations is false; set it"));
+    }
+  }
+  return with_recomputation(ops, stage, settings.recomputation, on_host);
 }
 
 }  // namespace
@@ -208,9 +216,11 @@ std::string ZeroPlan::recomputation_line() const {
   };
   const auto again = count([](const Op& op) { return op.kind == OpKind::recompute; });
   if (again == 0) return "";
-  const auto checkpoints = count([](const Op& op) { return op.keep == Keep::inputs; });
+  const auto on_host = count([](const Op& op) { return op.keep == Keep::inputs_on_host; });
+  const auto checkpoints = count([](const Op& op) { return keeps_inputs(op.keep); });
   return concat("recompute forward of ", again, " of ", stage.blocks, " blocks again, in ",
-                checkpoints, checkpoints == 1 ? " group" : " groups", " of which inputs are kept");
+                checkpoints, checkpoints == 1 ? " group" : " groups", " of which inputs are kept",
+                on_host > 0 ? " in host memory" : "");
 }
 
 std::int64_t PassPlans::arena_elements() const {

@@ -3,23 +3,14 @@
 #include <algorithm>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/printable.h"
 #include "zero3d/core/text.h"
 
 namespace zero3d {
 
 std::string printable(std::string_view text) {
-  static constexpr std::size_t kLongest = 120;
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out = "'";
-  for (const char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      out += c;
-    } else {
-      out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return out + (text.size() > kLongest ? "...'" : "'");
+  constexpr std::size_t kLongest = 120;
+  return concat("'", printable(text, kLongest), "'");
 }
 
 void ProblemList::add(std::string problem) {

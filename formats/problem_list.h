@@ -9,7 +9,7 @@
 
 namespace zero3d {
 
-/// `text` in quotes, control bytes escaped, cut after 120 bytes.
+/// core/printable.h in quotes, of 120 bytes at most.
 std::string printable(std::string_view text);
 
 class ProblemList {

@@ -4,12 +4,14 @@
 #include <bit>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/convert.h"
+#include "zero3d/formats/lfs_pointer.h"
 #include "zero3d/formats/problem_list.h"
 #include "zero3d/formats/safetensors_header.h"
 
@@ -23,13 +25,9 @@ constexpr std::size_t kMaxUnreadable = 8;  // an index may name a million files 
 
 /// What git leaves in the place of a large file that was not fetched.
 void refuse_lfs_pointer(const InputFile& file) {
-  constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/";
-  std::string begin(kPointer.size(), '\0');
-  if (file.bytes() < begin.size()) return;
+  std::string begin(std::min<std::uint64_t>(file.bytes(), 64), '\0');
   file.read(0, begin.data(), begin.size());
-  if (begin == kPointer)
-    throw IoError(file.path(), 0,
-                  "is a git-lfs pointer, not the weights; run git lfs pull in its repository");
+  if (is_lfs_pointer(begin)) throw IoError(file.path(), 0, std::string(kIsLfsPointer));
 }
 
 std::string read_header(const InputFile& file) {
@@ -70,17 +68,44 @@ std::string no_weights(const std::filesystem::path& folder) {
         "; it holds an adapter (LoRA): merge it into its base model (merge_and_unload) and save "
         "that";
   }
-  for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (is_there(folder / other)) {
-      text += concat("; ", other,
-                     " is there: save the model again with save_pretrained, which writes "
-                     "safetensors");
-    }
-  }
-  return text;
+  return text + other_weights(folder.string());
 }
 
 }  // namespace
+
+std::string other_weights(const std::string& folder) {
+  constexpr std::string_view kSaveAgain =
+      "load the model in transformers and save it with save_pretrained, which writes safetensors";
+  struct Kind {
+    std::string_view end;
+    std::string_view what;
+    std::string_view advice;
+  };
+  static constexpr Kind kKinds[] = {
+      {".gguf", "quantized for llama.cpp", "give the folder that it was converted from"},
+      {"pytorch_model.bin", "pickled by PyTorch", kSaveAgain},
+      {"pytorch_model.bin.index.json", "pickled by PyTorch", kSaveAgain},
+      {".pth", "pickled by PyTorch", "convert them for transformers, which writes safetensors"},
+      {".pt", "pickled by PyTorch", kSaveAgain},
+      {".ckpt", "of a training checkpoint", kSaveAgain},
+      {".msgpack", "of Flax", kSaveAgain},
+      {".h5", "of TensorFlow", kSaveAgain}};
+  std::map<const Kind*, std::vector<std::string>> found;
+  std::error_code code;
+  for (std::filesystem::directory_iterator it(folder, code), end; !code && it != end;
+       it.increment(code)) {
+    const std::string name = it->path().filename().string();
+    for (const Kind& kind : kKinds)
+      if (name.ends_with(kind.end)) found[&kind].push_back(name);
+  }
+  std::string text;
+  for (auto& [kind, names] : found) {
+    std::sort(names.begin(), names.end());
+    text += concat("; ", name_list(names, 3), names.size() == 1 ? " holds" : " hold", " weights ",
+                   kind->what, ", which are not read: ", kind->advice);
+  }
+  return text;
+}
 
 std::int64_t SafetensorsEntry::numel() const {
   std::int64_t count = 1;

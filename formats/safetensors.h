@@ -32,6 +32,10 @@ struct SafetensorsEntry {
 std::string to_string(const std::vector<std::int64_t>& shape);
 bool same_shape(const std::vector<std::int64_t>& a, const Shape& b);
 
+/// Weights of a folder in forms that are not read, and what to do about it, as the end of a
+/// message: "; 'a.gguf' holds ..."; "" when it has none.
+std::string other_weights(const std::string& folder);
+
 class SafetensorsFile {
  public:
   static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  ///< The format's own limit.

@@ -5,6 +5,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/json_events.h"
+#include "zero3d/formats/lfs_pointer.h"
 #include "zero3d/formats/problem_list.h"
 #include "zero3d/formats/safetensors_header.h"
 
@@ -81,6 +82,7 @@ bool is_plain_file_name(std::string_view name) {
 
 std::map<std::string, std::string> parse_safetensors_index(const std::string& path,
                                                            std::string_view text) {
+  if (is_lfs_pointer(text)) throw IoError(path, 0, std::string(kIsLfsPointer));
   ProblemList problems;
   IndexReader reader(problems);
   if (!nlohmann::json::sax_parse(text, &reader)) {

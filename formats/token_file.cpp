@@ -157,7 +157,11 @@ void TokenFile::add_raw(const std::string& path, Width width) {
   InputFile file(path);
   const std::size_t size = bytes_of(width);
   const std::string start = probe(file);
-  const std::string what = width == Width::u8 ? no_text(start) : no_raw_tokens(start, size);
+  std::string what = width == Width::u8 ? no_text(start) : no_raw_tokens(start, size);
+  if (what.empty() && width == Width::u8) what = binary_data(start);
+  if (what.empty() && width != Width::u8 && is_all_zero(file))
+    what =
+        "a file of zeros alone, such as a download or a copy that was cut off leaves; get it anew";
   if (!what.empty()) {
     throw IoError(path, 0,
                   concat(width == Width::u8 ? "expected text"

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "zero3d/core/text.h"
+
 namespace zero3d {
 namespace {
 
@@ -109,6 +111,25 @@ std::string container_of(std::string_view bytes) {
 
 std::string no_text(std::string_view bytes) {
   return starts_with(bytes, kGitLfs) || !looks_like_text(bytes) ? container_of(bytes) : "";
+}
+
+std::string binary_data(std::string_view bytes) {
+  if (is_npy(bytes)) return "a NumPy file; give --data-format npy";
+  if (bytes.find('\0') == std::string_view::npos) return "";
+  const bool wide = Places(bytes).of_4_bytes();
+  return concat("binary data (it has zero bytes), such as tokens of ", wide ? 4 : 2,
+                " bytes; give --data-format ", wide ? "u32" : "u16");
+}
+
+bool is_all_zero(const InputFile& file) {
+  if (file.bytes() < kFewestBytes) return false;
+  std::string part(kProbeBytes, '\0');
+  for (std::uint64_t at = 0; at < file.bytes(); at += part.size()) {
+    part.resize(std::min<std::uint64_t>(kProbeBytes, file.bytes() - at));
+    file.read(at, part.data(), part.size());
+    if (part.find_first_not_of('\0') != std::string::npos) return false;
+  }
+  return true;
 }
 
 std::string no_raw_tokens(std::string_view bytes, std::size_t width) {

@@ -24,6 +24,10 @@ std::string container_of(std::string_view bytes);
 /// The same of a file given as text; one that starts like a compressed file and is text all the
 /// same is text.
 std::string no_text(std::string_view bytes);
+/// The same of a file that is called text and has bytes that no text has.
+std::string binary_data(std::string_view bytes);
+/// Whether no byte of the file is other than zero; false of a few bytes.
+bool is_all_zero(const InputFile& file);
 /// The same for what is no sequence of raw tokens of `width` bytes (2 or 4): containers, text, JSON
 /// lines, and tokens of another width.
 std::string no_raw_tokens(std::string_view bytes, std::size_t width);

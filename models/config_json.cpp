@@ -8,6 +8,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
+#include "zero3d/formats/safetensors.h"
 #include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
 #include "zero3d/models/rope_json.h"
@@ -62,6 +63,16 @@ bool is_tanh_gelu(const std::string& name) {
   return name == "gelu_new" || name == "gelu_pytorch_tanh";
 }
 
+/// By its name in GPT-2's files or the one that other families have, which transformers takes too.
+std::int64_t read_size(const JsonSection& file, const char* key, const char* alias) {
+  if (!file.has(alias)) return file.size(key);
+  const std::int64_t size = file.integer(alias, 0);
+  if (file.integer(key, size) != size)
+    file.fail_at(key, concat("the same as \"", alias, "\", which stands for it, ", size,
+                             "; one of them is wrong"));
+  return size;
+}
+
 void read_gpt2(const JsonSection& file, ModelConfig& config) {
   const std::string activation = file.text("activation_function", "gelu_new");
   if (!is_tanh_gelu(activation))
@@ -69,10 +80,10 @@ void read_gpt2(const JsonSection& file, ModelConfig& config) {
   file.refuse_if(file.boolean("add_cross_attention", false), "add_cross_attention",
                  "false (decoders without an encoder)");
   config.vocab_size = file.size("vocab_size");
-  config.hidden_size = file.size("n_embd");
-  config.layers = file.size("n_layer");
-  config.heads = config.kv_heads = file.size("n_head");
-  config.max_positions = file.size("n_positions");
+  config.hidden_size = read_size(file, "n_embd", "hidden_size");
+  config.layers = read_size(file, "n_layer", "num_hidden_layers");
+  config.heads = config.kv_heads = read_size(file, "n_head", "num_attention_heads");
+  config.max_positions = read_size(file, "n_positions", "max_position_embeddings");
   if (config.heads < 1 || config.hidden_size < 1 || config.hidden_size % config.heads != 0)
     file.fail(concat("n_embd is ", config.hidden_size, " and n_head ", config.heads,
                      "; expected a multiple of the number of heads"));
@@ -290,6 +301,9 @@ ModelConfig read_model_config(const std::string& path) {
       throw IoError(path, 0,
                     "is the folder of an adapter (LoRA), without a config.json; merge the adapter "
                     "into its base model (merge_and_unload) and give the folder of that");
+    if (const std::string others = other_weights(path);
+        !others.empty() && !std::filesystem::exists(file / "config.json", error))
+      throw IoError(path, 0, concat("has no config.json, and no weights that are read", others));
     file /= "config.json";
   }
   ModelConfig config =

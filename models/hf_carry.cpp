@@ -5,8 +5,11 @@
 #include <string_view>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
 #include "zero3d/core/output_file.h"
+#include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
+#include "zero3d/formats/lfs_pointer.h"
 #include "zero3d/models/hf_folder.h"
 
 namespace zero3d {
@@ -34,12 +37,16 @@ bool is_replaced(const fs::path& path) {
          name.ends_with(".safetensors.index.json");
 }
 
-/// False when it cannot be read, or is larger than such files are.
+/// False when it cannot be read, was never fetched, or is larger than such files are.
 bool carry_file(const fs::path& from, const fs::path& to) {
   std::string text;
   try {
     text = InputFile(from.string()).read_all(kMaxFileBytes);
   } catch (const IoError&) {
+    return false;
+  }
+  if (is_lfs_pointer(text)) {
+    log_warning(concat(from.string(), " ", kIsLfsPointer, "; the export goes without it"));
     return false;
   }
   write_text_file(to.string(), text);

@@ -34,18 +34,34 @@ bool is_embedding(std::string_view base) {
 using FileTensor = SafetensorsFolder::Tensor;
 using Available = std::map<std::string_view, FileTensor>;  ///< By base name.
 
-/// What wrappers of PyTorch put before every name, and what to do about it.
+/// What wrappers put before every name, and larger models before the names of their parts.
+struct NamePrefix {
+  std::string_view text;
+  std::string_view what;  ///< "...: what to do".
+  bool of_all = true;     ///< Else of some.
+};
+constexpr NamePrefix kPrefixes[] = {
+    {"base_model.model.",
+     "a model wrapped by PEFT (LoRA and its like): merge_and_unload it and save the result"},
+    {"module._orig_mod.",
+     "a model wrapped by torch.compile and DistributedDataParallel: save the model that they wrap"},
+    {"_orig_mod.module.",
+     "a model wrapped by DistributedDataParallel and torch.compile: save the model that they wrap"},
+    {"module.",
+     "a model wrapped by DistributedDataParallel and DeepSpeed: save the model that it wraps"},
+    {"_orig_mod.", "a model wrapped by torch.compile: save the model that it wraps"},
+    {"language_model.", "a model of text and images: save its language model alone", false},
+    {"model.language_model.", "a model of text and images: save its language model alone", false}};
+
+/// The first prefix that says what the folder is of.
 void add_wrapped_names(const SafetensorsFolder& folder, ProblemList& problems) {
-  for (const auto& [prefix, wrapper] : {std::pair<std::string_view, std::string_view>(
-                                            "module.", "DistributedDataParallel and DeepSpeed"),
-                                        {"_orig_mod.", "torch.compile"}}) {
-    const auto begins = [&, start = prefix](const auto& tensor) {
-      return tensor.first.starts_with(start);
-    };
-    if (!folder.tensors().empty() && std::ranges::all_of(folder.tensors(), begins))
-      problems.add(concat("every name begins with \"", prefix,
-                          "\", as the state of a model wrapped by ", wrapper,
-                          " does: save the model that it wraps"));
+  for (const NamePrefix& prefix : kPrefixes) {
+    const auto begins = [&](const auto& tensor) { return tensor.first.starts_with(prefix.text); };
+    const bool any = std::ranges::any_of(folder.tensors(), begins);
+    if (!any || (prefix.of_all && !std::ranges::all_of(folder.tensors(), begins))) continue;
+    return problems.add(concat(prefix.of_all ? "every name" : "names", " begin",
+                               prefix.of_all ? "s" : "", " with \"", prefix.text,
+                               "\", as in the state of ", prefix.what));
   }
 }
 

@@ -50,12 +50,15 @@ class FolderWriter {
  public:
   static constexpr std::int64_t kMaxShardBytes = 50'000'000'000;  ///< As transformers 5 has it.
 
+  enum class Check { now, at_commit };
+
   /// `path` may not exist, or be an empty folder, or be a model folder (config.json names a model
   /// type), which commit() replaces: weights and config.json are the new ones, its other files
-  /// (tokenizer) are kept where carry() brings no others. Anything else throws IoError now.
+  /// (tokenizer) are kept where carry() brings no others. Anything else throws IoError now, or
+  /// leaves it to commit(), for what must be written somewhere.
   FolderWriter(const std::string& path, const std::string& config_json,
                std::vector<TensorDeclaration> tensors,
-               std::int64_t max_shard_bytes = kMaxShardBytes);
+               std::int64_t max_shard_bytes = kMaxShardBytes, Check check = Check::now);
 
   /// The tensors in the declared order, whole or in consecutive slices, from host memory of any
   /// floating dtype (rounded once to the declared one).
@@ -64,7 +67,8 @@ class FolderWriter {
   /// folder that is replaced has.
   std::vector<std::string> carry(const std::string& from);
   /// Makes the folder durable under its path; where that is refused (something came there since),
-  /// under "<path>.kept", which the error names. Throws Error(kInvalid) when tensors are missing.
+  /// under the first free name of "<path>.kept", "<path>.kept2", ..., which the error names. Throws
+  /// Error(kInvalid) when tensors are missing.
   void commit();
 
  private:

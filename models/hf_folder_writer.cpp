@@ -137,11 +137,12 @@ std::string keep_aside(const fs::path& complete, const std::string& path) {
 }  // namespace
 
 FolderWriter::FolderWriter(const std::string& path, const std::string& config_json,
-                           std::vector<TensorDeclaration> tensors, std::int64_t max_shard_bytes)
+                           std::vector<TensorDeclaration> tensors, std::int64_t max_shard_bytes,
+                           Check check)
     : path_(resolved(path).string()),
       tensors_(std::move(tensors)),
       plan_(plan_shards(tensors_, max_shard_bytes)) {
-  check_target(path_);
+  if (check == Check::now) check_target(path_);
   std::error_code code;
   fs::create_directories(fs::path(path_).parent_path(), code);
   temporary_.emplace(path_, TemporaryPath::Kind::folder);

@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/formats/lfs_pointer.h"
 
 namespace zero3d {
 namespace {
@@ -32,8 +33,7 @@ ConfigJson parse_config_json(const std::string& text, const std::string& path) {
     if (depth <= kDeepest) return true;
     throw IoError(path, 0, concat("is nested deeper than the ", kDeepest, " levels allowed"));
   };
-  if (text.starts_with("version https://git-lfs.github.com/spec/"))
-    throw IoError(path, 0, "is a git-lfs pointer; run git lfs pull in its repository");
+  if (is_lfs_pointer(text)) throw IoError(path, 0, std::string(kIsLfsPointer));
   try {
     return ConfigJson::parse(text, bound_depth);
   } catch (const ConfigJson::parse_error& error) {

@@ -43,6 +43,9 @@ const char* rope_key(const JsonSection& file) {
 Type read_type(const JsonSection& section) {
   const char* key = section.has("rope_type") ? "rope_type" : "type";
   const std::string type = section.text(key, "default");
+  if (section.text("type", type) != type)
+    section.fail_at(
+        "type", concat("the same as \"rope_type\", ", printable(type), "; one of them is wrong"));
   for (const auto& [known, name] : kTypes)
     if (type == name) return known;
   section.fail_at(key, "default, linear, dynamic, llama3, yarn, longrope or proportional");
@@ -64,6 +67,10 @@ void read_scaling(const JsonSection& file, const JsonSection& section, std::int6
   if (rope.type == Type::llama3 || rope.type == Type::yarn || rope.type == Type::longrope) {
     constexpr const char* kOriginal = "original_max_position_embeddings";
     const JsonSection& from = file.has(kOriginal) ? file : section;
+    const std::int64_t other = section.integer(kOriginal, 0);
+    if (file.has(kOriginal) && section.has(kOriginal) && file.integer(kOriginal, 0) != other)
+      file.fail_at(kOriginal, concat("the same as in the dict of the rope, ", other,
+                                     "; one of them is wrong"));
     rope.original_max_positions = from.integer(kOriginal, max_positions);
   }
   rope.factor = read_factor(section, rope, max_positions);
@@ -128,7 +135,11 @@ RopeConfig read_dict(const JsonSection& file, const char* key, std::int64_t max_
   if (!file.find(key)->is_object()) file.fail_at(key, "an object");
   refuse_nested(file, key);
   const JsonSection section(*file.find(key), file.path(), concat(key, "."));
-  rope.theta = section.number("rope_theta", rope.theta);
+  const double theta = section.number("rope_theta", rope.theta);
+  if (file.has("rope_theta") && theta != rope.theta)
+    file.fail_at("rope_theta",
+                 concat("the same as \"", key, ".rope_theta\", ", theta, "; one of them is wrong"));
+  rope.theta = theta;
   rope.type = read_type(section);
   if (rope.type != Type::standard) read_scaling(file, section, max_positions, rope);
   return rope;

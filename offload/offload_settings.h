@@ -50,7 +50,8 @@ struct OffloadSettings {
 
   OptimizerOffload optimizer;
   ParameterOffload parameters;
-  bool activations = false;  ///< Inputs kept for recomputation wait in pinned memory.
+  /// Inputs kept for recomputation wait in pinned memory; without recomputation none are kept.
+  bool activations = false;
   IoOptions io;
   bool checksums = false;  ///< What is read from a drive is held to what was written.
 

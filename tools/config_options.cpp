@@ -81,7 +81,7 @@ void add_validate(CLI::App& app) {
   command->add_option("files", options->files, "ds_config files")->required();
   command->add_flag("--json", options->json, "One JSON object a line, with every value");
   command->add_flag("--all", options->all,
-                    "Of one file: every value, not only what is not default");
+                    "Every value of each file, not only what is not default");
   add_config_options(*command, options->config);
   command->callback([options] { validate(*options); });
 }

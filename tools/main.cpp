@@ -31,7 +31,8 @@ void ignore_signals_of_writes() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-int run(int argc, char** argv) {
+/// `output`: there is a standard output. Runs do without, what only prints does not.
+int run(int argc, char** argv, bool output) {
   CLI::App app{"zero3d: train large models with ZeRO, from an ordinary ds_config file", "zero3d"};
   app.set_version_flag("--version", "zero3d " ZERO3D_VERSION, "Print the version and end");
   app.require_subcommand(0, 1);
@@ -42,6 +43,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) std::cout << app.help();
+    if (!output && (app.got_subcommand("validate") || app.got_subcommand("config-docs")))
+      throw zero3d::Error(zero3d::ErrorKind::kInvalid,
+                          "standard output is closed, and what this command prints is all it does");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // --help is no failure
   } catch (const zero3d::tools::ExitStatus& status) {
@@ -68,8 +72,9 @@ int after_output(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool output = ::fcntl(STDOUT_FILENO, F_GETFD) >= 0;
   open_standard_descriptors();
   ignore_signals_of_writes();
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines stay whole beside those of other writers
-  return after_output(run(argc, argv));
+  return after_output(run(argc, argv, output));
 }

@@ -140,9 +140,10 @@ void write_trace(const TrainPlan& plan) {
 /// Under a launcher its processes are the ranks; "" when --ranks says the same or nothing.
 std::string other_ranks(const TrainRequest& request, int processes) {
   if (request.ranks == 0 || request.ranks == processes) return "";
-  return concat("--ranks ", request.ranks, ", and the launcher started ", processes,
-                " processes, each of them a rank: leave --ranks out, or start as many (mpirun -n ",
-                request.ranks, " zero3d train ...)");
+  return concat(
+      "--ranks ", request.ranks, ", and the launcher started ", processes,
+      processes == 1 ? " process, which is the one rank" : " processes, each of them a rank",
+      ": leave --ranks out, or start as many (mpirun -n ", request.ranks, " zero3d train ...)");
 }
 
 void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromise>& promise) {

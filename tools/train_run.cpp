@@ -210,26 +210,14 @@ class RankRun {
 
   void export_model() {
     std::vector<ParameterSpec> specs;
-    const ParamLayout& layout = engine_->model().plan().layout;
-    for (const Unit& unit : layout.units()) {
-      for (int index : unit.parameters) specs.push_back(layout.parameter(index).spec);
-    }
+    for (const LayoutParameter& parameter : engine_->model().plan().layout.parameters())
+      specs.push_back(parameter.spec);
     const DType dtype = engine_->model().plan().dtype();
     std::optional<FolderWriter> writer;
-    const auto open = [&](const std::string& folder) {
-      writer.emplace(folder, to_config_json(plan_.model, dtype), exported_tensors(specs, dtype));
-    };
-    std::string refused;  // the start of the run found nothing against it
-    const std::string kept =
-        request_.export_folder.substr(0, request_.export_folder.find_last_not_of('/') + 1) +
-        ".kept";
-    if (leads()) {
-      try {
-        open(request_.export_folder);
-      } catch (const Error& error) {
-        refused = error.what();
-        open(kept);
-      }
+    if (leads()) {  // the start of the run found nothing against the place
+      writer.emplace(request_.export_folder, to_config_json(plan_.model, dtype),
+                     exported_tensors(specs, dtype), FolderWriter::kMaxShardBytes,
+                     FolderWriter::Check::at_commit);
     }
     engine_->model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
       if (writer) writer->write(spec.name, value);
@@ -237,7 +225,6 @@ class RankRun {
     if (!writer) return;
     not_carried_ = writer->carry(request_.model);
     writer->commit();
-    if (!refused.empty()) throw_invalid(concat(refused, "; the complete export is kept as ", kept));
   }
 
   void summarise() {

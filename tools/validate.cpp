@@ -1,7 +1,8 @@
 // zero3d validate: what becomes of a ds_config file, without any device. For one file what it sets,
 // what follows from that and what has no effect, or with --all every value with its origin; for
-// many files a line each and a summary; --json gives one object a line. The verdict is that of
-// DeepSpeed's reader; what stops a training run beyond it is told as train errors.
+// many files a line each, or with --all all that, and a summary; --json gives one object a line.
+// The verdict is that of DeepSpeed's reader; what stops a training run beyond it is told as train
+// errors.
 #include "validate.h"
 
 #include <iostream>
@@ -183,7 +184,7 @@ void validate(const ValidateOptions& options) {
     if (!loaded.ok()) ++refused;
     if (options.json) {
       std::cout << result_json(loaded, check).dump() << '\n';
-    } else if (options.files.size() == 1) {
+    } else if (options.files.size() == 1 || options.all) {
       print_report(loaded, check, options.all);
     } else {
       print_line(loaded, check);

@@ -65,9 +65,34 @@ TEST(Recomputation, StandsRightBeforeBackwardOfItsGroup) {
                                  backward_of(2),
                                  backward_of(1)};
   const std::vector<Op> plain = plan_step(stage, 1);
-  EXPECT_EQ(with_recomputation(plain, stage, {.interval = 2}), expected);
-  EXPECT_EQ(with_recomputation(plain, stage, {}), plain);
-  EXPECT_EQ(with_recomputation(expected, stage, {.interval = 1}), expected) << "placed by hand";
+  EXPECT_EQ(with_recomputation(plain, stage, {.interval = 2}, false), expected);
+  EXPECT_EQ(with_recomputation(plain, stage, {}, false), plain);
+  EXPECT_EQ(with_recomputation(expected, stage, {.interval = 1}, false), expected)
+      << "placed by hand";
+}
+
+TEST(Recomputation, FetchesInputsOneGroupAhead) {
+  const StageBlocks stage{5, 1};
+  const std::vector<Op> expected{{.kind = OpKind::load_batch},
+                                 forward_of(0),
+                                 forward_keeping(1, Keep::inputs_on_host),
+                                 forward_keeping(2, Keep::nothing),
+                                 forward_keeping(3, Keep::inputs_on_host),
+                                 forward_of(4),
+                                 {.kind = OpKind::loss_gradient, .block = 4},
+                                 fetch_inputs_of(3),
+                                 backward_of(4),
+                                 fetch_inputs_of(1),
+                                 recompute_of(3),
+                                 backward_of(3),
+                                 recompute_of(1),
+                                 recompute_of(2),
+                                 backward_of(2),
+                                 backward_of(1)};
+  const std::vector<Op> plain = plan_step(stage, 1);
+  EXPECT_EQ(with_recomputation(plain, stage, {.interval = 2}, true), expected);
+  EXPECT_EQ(with_recomputation(plain, stage, {}, true), plain);
+  EXPECT_EQ(with_recomputation(expected, stage, {.interval = 1}, true), expected) << "by hand";
 }
 
 TEST(Recomputation, MakesAStepOfEveryStep) {
@@ -77,42 +102,50 @@ TEST(Recomputation, MakesAStepOfEveryStep) {
          {RecomputationSettings{.interval = 1}, {.interval = 2}, {.interval = 9}, {.groups = 2}}) {
       std::vector<std::vector<Op>> lists{plan_step(stage, 4)};
       for (const NamedSchedule& c : hand_written_schedules()) lists.push_back(c.schedule(stage, 4));
+      const std::size_t groups = recomputed_groups(stage, settings).size();
       for (const std::vector<Op>& ops : lists) {
-        const std::vector<Op> made = with_recomputation(ops, stage, settings);
-        require_step(made, stage, 4);
-        EXPECT_EQ(made.size() - ops.size(), 4u * static_cast<std::size_t>(5 - down_to));
+        for (const bool on_host : {false, true}) {
+          const std::vector<Op> made = with_recomputation(ops, stage, settings, on_host);
+          require_step(made, stage, 4);
+          EXPECT_EQ(made.size() - ops.size(),
+                    4 * (static_cast<std::size_t>(5 - down_to) + (on_host ? groups : 0)));
+        }
       }
     }
     const RecomputationSettings two{.interval = 2};
-    EXPECT_EQ(without_repetitions(with_recomputation(plan_step(stage, 100), stage, two)),
-              with_recomputation(plan_step(stage, 2), stage, two));
+    for (const bool on_host : {false, true})
+      EXPECT_EQ(without_repetitions(with_recomputation(plan_step(stage, 100), stage, two, on_host)),
+                with_recomputation(plan_step(stage, 2), stage, two, on_host));
   }
 }
 
 TEST(Recomputation, IsRefusedWhereItCannotRun) {
   const StageBlocks stage{5, 1};
-  const std::vector<Op> good =
-      with_recomputation(interleaved(stage, 2), stage, RecomputationSettings{.interval = 2});
-  require_step(good, stage, 2);
-  for (std::size_t i = 0; i < good.size(); ++i) {
-    std::vector<Op> missing = good;
-    missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(i));
-    EXPECT_THROW(require_step(missing, stage, 2), Error) << "without operation " << i;
-    std::vector<Op> twice = good;
-    twice.insert(twice.begin() + static_cast<std::ptrdiff_t>(i), good[i]);
-    EXPECT_THROW(require_step(twice, stage, 2), Error) << "operation " << i << " twice";
+  for (const bool on_host : {false, true}) {
+    const std::vector<Op> good = with_recomputation(interleaved(stage, 2), stage,
+                                                    RecomputationSettings{.interval = 2}, on_host);
+    require_step(good, stage, 2);
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      std::vector<Op> missing = good;
+      missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_THROW(require_step(missing, stage, 2), Error) << "without operation " << i;
+      std::vector<Op> twice = good;
+      twice.insert(twice.begin() + static_cast<std::ptrdiff_t>(i), good[i]);
+      EXPECT_THROW(require_step(twice, stage, 2), Error) << "operation " << i << " twice";
+    }
   }
   const auto refused = [&](std::vector<Op> ops, const Op& op, Keep keep) {
     std::find(ops.begin(), ops.end(), op)->keep = keep;
     EXPECT_THROW(require_step(ops, stage, 1), Error);
   };
   const std::vector<Op> plain = plan_step(stage, 1);
-  refused(plain, forward_of(0), Keep::inputs);   // frozen
-  refused(plain, forward_of(4), Keep::inputs);   // last
+  refused(plain, forward_of(0), Keep::inputs);  // frozen
+  refused(plain, forward_of(4), Keep::inputs);  // last
+  refused(plain, forward_of(4), Keep::inputs_on_host);
   refused(plain, forward_of(1), Keep::nothing);  // no group to be in
   refused(plain, forward_of(3), Keep::nothing);
   refused(plain, backward_of(3), Keep::inputs);  // no forward
-  std::vector<Op> swapped = with_recomputation(plain, stage, {.interval = 3});
+  std::vector<Op> swapped = with_recomputation(plain, stage, {.interval = 3}, false);
   std::swap(*std::find(swapped.begin(), swapped.end(), recompute_of(1)),
             *std::find(swapped.begin(), swapped.end(), recompute_of(2)));
   EXPECT_THROW(require_step(swapped, stage, 1), Error) << "2 has no inputs before 1";

@@ -120,7 +120,7 @@ inline RunOptions options_of(const Row& row, Seen& seen, const std::string& fold
     seen.arena = static_cast<double>(engine.model().passes().arena_elements());
     for (const Op& op : engine.model().plan().training) {
       seen.recomputed += op.kind == OpKind::recompute ? 1 : 0;
-      seen.groups += op.keep == Keep::inputs ? 1 : 0;
+      seen.groups += keeps_inputs(op.keep) ? 1 : 0;
     }
     seen.warnings = static_cast<double>(engine.model().setup().rules().warnings.size());
   };

@@ -93,6 +93,12 @@ TEST(RawTokens, WhatLooksLikeSomethingElseIsRefused) {
        "zip"},
       {"a.bin", "PAR1" + tokens_below<std::uint8_t>(256, 100), u16, "Parquet"},
       {"a.bin", npy_of("<u2", 40, tokens_below<std::uint16_t>(300, 40)), u16, "--data-format npy"},
+      {"a.bin", std::string(8000, '\0'), u16, "zeros alone"},
+      {"a.u32", std::string(200000, '\0'), automatic, "zeros alone"},
+      {"a.txt", tokens_below<std::uint16_t>(50257, 40), text, "--data-format u16"},
+      {"a.txt", tokens_below<std::uint32_t>(50257, 40), text, "--data-format u32"},
+      {"a.txt", npy_of("<u2", 40, tokens_below<std::uint16_t>(300, 40)), text, "--data-format npy"},
+      {"a.txt", prose + std::string(1, '\0'), text, "zero bytes"},
       {"a.bin", prose, automatic, "--data-format text"},
       {"a.u16", prose, u16, "plain text"},
       {"a.bin", json, automatic, "JSON lines"},
@@ -120,7 +126,9 @@ TEST(RawTokens, WhatTheyAreIsTaken) {
           << vocabulary;
     }
   }
-  EXPECT_EQ(tokens("a.bin", std::string(8000, '\0'), u16), 4000);
+  EXPECT_EQ(tokens("a.bin", std::string(16, '\0'), u16), 8);
+  EXPECT_EQ(tokens("a.bin", std::string(200000, '\0') + "\1" + std::string(1, '\0'), u16), 100001);
+  EXPECT_EQ(tokens("a.txt", "caf\xe9, not of UTF-8", text), 18);
   EXPECT_EQ(tokens("a.u32", tokens_below<std::uint32_t>(151936, 5000), automatic), 5000);
   EXPECT_EQ(tokens("a", "PAR1 is how Parquet files begin", automatic), 31);
   expect_has(message_of<IoError>([&] { tokens("a.u32", "abcde", u32); }), "4-byte tokens, found 5");

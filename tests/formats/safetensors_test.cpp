@@ -364,7 +364,7 @@ TEST_F(Shards, RefusesDamagedIndexes) {
 TEST_F(Shards, FoldersWithoutWeightsSayWhatTheyHave) {
   expect_has(refused(), "found neither");
   folder_.write("pytorch_model.bin", "x");
-  expect_has(refused(), "pytorch_model.bin is there");
+  expect_has(refused(), "'pytorch_model.bin' holds weights pickled by PyTorch");
   expect_has(message_of<IoError>([&] { SafetensorsFolder folder(folder_.file("absent")); }),
              "no such model folder");
 }

@@ -2,9 +2,11 @@
 // declares.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
 #include "zero3d/engine/zero/placement.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/model_size.h"
@@ -114,6 +116,23 @@ TEST(ModelConfig, UnknownArchitectureIsRefusedByName) {
           R"("model_type": "gpt2", "vocab_size": 5, "n_embd": 4, "n_layer": 1, "n_head": 1, "n_positions": 8)")
           .family,
       Family::gpt2);
+}
+
+TEST(ModelConfig, Gpt2TakesTheNamesOfOtherFamilies) {
+  const std::string rest = R"("model_type": "gpt2", "vocab_size": 5, )";
+  const ModelConfig named = parse(rest + R"("hidden_size": 8, "num_hidden_layers": 3,
+      "num_attention_heads": 2, "max_position_embeddings": 16)");
+  EXPECT_EQ(named.hidden_size, 8);
+  EXPECT_EQ(named.layers, 3);
+  EXPECT_EQ(named.heads, 2);
+  EXPECT_EQ(named.max_positions, 16);
+  const std::string both = rest + R"("n_embd": 8, "n_layer": 3, "n_head": 2, "n_positions": 16, )";
+  EXPECT_EQ(parse(both + R"("hidden_size": 8)").hidden_size, 8);
+  for (const auto& [key, alias, value] : {std::array{"n_embd", "hidden_size", "8"},
+                                          {"n_layer", "num_hidden_layers", "3"},
+                                          {"n_head", "num_attention_heads", "2"},
+                                          {"n_positions", "max_position_embeddings", "16"}})
+    expect_refused(concat("{", both, "\"", alias, "\": 4}"), {key, value, alias, "4"});
 }
 
 TEST(ModelConfig, WhatWouldChangeTheArithmeticIsRefusedByName) {

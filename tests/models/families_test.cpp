@@ -208,14 +208,33 @@ TEST(Families, RopeScalingsInEverySpelling) {
   EXPECT_FALSE(full.rope.truncate);
   EXPECT_EQ(full.rope.original_max_positions, 2048);
   EXPECT_EQ(parse_model_config(to_config_json(full, DType::f32), "again").rope, full.rope);
-  // The place of the original context at the top goes first.
+  // The original context may stand at the top.
   const ModelConfig top = parse(kLlama, R"({"original_max_position_embeddings": 16, "head_dim": 4,
       "max_position_embeddings": 64, "rope_scaling": {"rope_type": "longrope",
-      "short_factor": [1, 2], "long_factor": [3.5, 4], "original_max_position_embeddings": 99}})");
+      "short_factor": [1, 2], "long_factor": [3.5, 4]}})");
   EXPECT_EQ(top.rope.original_max_positions, 16);
   EXPECT_DOUBLE_EQ(top.rope.factor, 4.0) << "the ratio of the contexts";
   EXPECT_EQ(top.rope.long_factor, (std::vector<double>{3.5, 4}));
   EXPECT_EQ(parse_model_config(to_config_json(top, DType::f32), "again").rope, top.rope);
+}
+
+TEST(Families, RopeThatContradictsItselfIsRefusedWithBothValues) {
+  for (const char* dict : {"rope_parameters", "rope_scaling"}) {
+    const std::string begin = concat(R"({"rope_theta": 5000, "original_max_position_embeddings": 16,
+        "max_position_embeddings": 64, ")",
+                                     dict, R"(": {"factor": 4, )");
+    EXPECT_EQ(parse(kLlama, begin + R"("rope_type": "yarn", "type": "yarn", "rope_theta": 5000.0,
+        "original_max_position_embeddings": 16}})")
+                  .rope.original_max_positions,
+              16);
+    expect_refused(kLlama, begin + R"("rope_type": "yarn", "type": "linear"}})",
+                   {concat(dict, ".type"), "linear", "rope_type", "yarn"});
+    expect_refused(kLlama, begin + R"("rope_type": "linear", "rope_theta": 7000}})",
+                   {"rope_theta", "5000", concat(dict, ".rope_theta"), "7000"});
+    expect_refused(kLlama,
+                   begin + R"("rope_type": "yarn", "original_max_position_embeddings": 32}})",
+                   {"original_max_position_embeddings", "16", "32"});
+  }
 }
 
 TEST(Families, RopeScalingGoesBeforeRopeParameters) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/text.h"
 #include "zero3d/formats/safetensors.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/model_config.h"
@@ -277,6 +278,47 @@ TEST_F(Export, RefusesFoldersThatAreNoModels) {
   expect_has(refused(folder_.write("file", "x")), "expected a folder");
   expect_has(refused(folder_.file("file/below")), "file/below");
   EXPECT_EQ(names(folder_.path()), (std::vector<std::string>{"file", "home"}));
+}
+
+/// Neither what came to the place nor the export is lost, nor what an earlier one left aside.
+TEST_F(Export, APlaceThatIsTakenMeanwhileLeavesItAside) {
+  const std::string path = folder_.file("out");
+  for (const char* kept : {"out.kept", "out.kept2", "out.kept3"}) {
+    fs::remove_all(path);
+    FolderWriter writer(path, kConfig, exported_tensors(parameters_, DType::f32));
+    write_all(writer);
+    fs::create_directory(path);
+    folder_.write("out/thesis.txt", "years of work");
+    const std::string message = message_of<Error>([&] { writer.commit(); });
+    expect_has(message, "is not replaced");
+    expect_has(message, concat("the complete export is kept as ", folder_.file(kept)));
+    expect_exported(folder_.file(kept));
+  }
+  EXPECT_EQ(read_file(fs::path(path) / "thesis.txt"), "years of work");
+  EXPECT_EQ(names(folder_.path()),
+            (std::vector<std::string>{"out", "out.kept", "out.kept2", "out.kept3"}));
+}
+
+TEST_F(Export, APlaceThatIsTakenAlreadyMayBeLeftToTheEnd) {
+  const std::string path = folder_.file("out/");
+  fs::create_directory(path);
+  folder_.write("out/thesis.txt", "years of work");
+  const auto open = [&] {
+    return FolderWriter(path, kConfig, exported_tensors(parameters_, DType::f32),
+                        FolderWriter::kMaxShardBytes, FolderWriter::Check::at_commit);
+  };
+  {
+    FolderWriter writer = open();
+    write_all(writer);
+    expect_has(message_of<Error>([&] { writer.commit(); }), folder_.file("out.kept"));
+    expect_exported(folder_.file("out.kept"));
+  }
+  FolderWriter writer = open();
+  write_all(writer);
+  fs::remove_all(path);
+  writer.commit();
+  expect_exported(path);
+  EXPECT_EQ(names(folder_.path()), (std::vector<std::string>{"out", "out.kept"}));
 }
 
 TEST_F(Export, LeavesNothingWithoutCommit) {

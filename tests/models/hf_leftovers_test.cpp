@@ -255,6 +255,20 @@ TEST(CarriedFiles, TokenizersGoWithAModel) {
   EXPECT_EQ(carry_model_files(to.string(), to.string()), std::vector<std::string>());
 }
 
+TEST(CarriedFiles, ThatWereNeverFetchedAreToldOfAndStayBehind) {
+  TemporaryFolder folder;
+  for (const char* name : {"model", "out"}) fs::create_directories(folder.path() / name);
+  folder.write("model/tokenizer.json",
+               "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+  folder.write("model/merges.txt", "a b");
+  test::LogCapture log;
+  EXPECT_EQ(carry_model_files(folder.file("model"), folder.file("out")),
+            std::vector<std::string>{"tokenizer.json"});
+  EXPECT_FALSE(fs::exists(folder.path() / "out" / "tokenizer.json"));
+  EXPECT_TRUE(fs::exists(folder.path() / "out" / "merges.txt"));
+  EXPECT_EQ(log.with("tokenizer.json is a git-lfs pointer").size(), 1u);
+}
+
 TEST(CarriedFiles, GoBeforeThoseOfAReplacedExport) {
   TemporaryFolder folder;
   for (const char* name : {"model", "out"}) fs::create_directories(folder.path() / name);

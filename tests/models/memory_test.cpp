@@ -5,6 +5,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/dry_run.h"
+#include "zero3d/engine/recomputation.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/models/build.h"
 #include "zero3d/tests/models/vectors.h"
@@ -57,7 +58,8 @@ void check_bytes(const ModelConfig& config, std::int64_t batch, std::int64_t seq
   const ParamLayout layout(blocks, {});
   const auto planned = [&](int micro_batches) {
     return peak_activation_bytes(*module, layout, plan_step(stage_of(layout), micro_batches), dtype,
-                                 batch, seq);
+                                 batch, seq)
+        .device;
   };
   EXPECT_EQ(planned(1), harness.memory().use().peak);
   EXPECT_EQ(planned(50), planned(1));
@@ -131,6 +133,28 @@ TEST(DryRun, TakesMillisecondsAtAnyDepthAndAccumulation) {
     shortest = std::min(shortest, now_ns() - begin);
   }
   EXPECT_LT(shortest, 50'000'000);
+}
+
+/// What is kept in host memory is planned by addresses as the rest is, and leaves the device.
+TEST(DryRun, PlansKeptInputsThatNoMachineHolds) {
+  const ModelConfig config = built_in_model_config("gpt2-xl");
+  const auto module = build_model(config);
+  std::vector<std::vector<ParameterSpec>> blocks;
+  for (const auto& block : module->blocks()) blocks.push_back(block->parameters());
+  const ParamLayout layout(blocks, {});
+  const StageBlocks stage = stage_of(layout);
+  constexpr std::int64_t kBatch = 1 << 20, kSequence = 1024;
+  const auto bytes = [&](bool on_host) {
+    return peak_activation_bytes(
+        *module, layout, with_recomputation(plan_step(stage, 1), stage, {.interval = 1}, on_host),
+        DType::bf16, kBatch, kSequence);
+  };
+  const ActivationBytes resident = bytes(false), moved = bytes(true);
+  const std::int64_t hidden = kBatch * kSequence * config.hidden_size * 2;
+  EXPECT_EQ(resident.pinned, 0);
+  EXPECT_GE(moved.pinned, 48 * hidden);
+  EXPECT_LE(moved.pinned, 48 * hidden + 50 * kBatch * kSequence * 8) << "beside ids alone";
+  EXPECT_GE(resident.device - moved.device, 45 * hidden) << "but for those on their way";
 }
 
 /// Looks at its input on the host, as a block must not.

@@ -272,6 +272,7 @@ class Options(Refusal):
     def test_a_plan_that_the_machine_cannot_hold(self):
         data = self.folder / "sparse.u16"
         with open(data, "wb") as file:
+            file.write(b"\1\0")  # zeros alone are refused
             file.truncate(2 ** 33)
         config = self.config(train_micro_batch_size_per_gpu=2 ** 31)
         result = self.refuse("TiB for each rank", "activations", "MemAvailable", "train_micro_batch_size_per_gpu",
@@ -351,6 +352,7 @@ class Launchers(Refusal):
         result = self.refuse("--ranks 3", "2 processes", "mpirun -n 3", launcher=launcher, ranks=3)
         self.assertNotIn("step 1", result.stdout)
         self.refuse("--ranks 1", "2 processes", launcher=launcher, ranks=1)
+        self.refuse("--ranks 2", "1 process, which is the one rank", launcher=[*options.mpiexec.split(), "1"], ranks=2)
         self.succeed(self.train_arguments(ranks=2), launcher=launcher)
 
 

@@ -165,6 +165,17 @@ class Parameters(CommandTest):
         for name, tensor in after.items():
             self.assertEqual(tensor == before[name], bool(re.search(r"wte|h\.0\.", name)), name)
 
+    def test_an_export_is_the_same_file_at_every_stage(self):
+        orders = []
+        for freeze in (None, ["attn"]):
+            files = set()
+            for stage in (0, 2, 3):
+                config = self.config(zero_optimization={"stage": stage, "stage3_param_persistence_threshold": 200})
+                orders.append(list(self.exported(config=config, model="gpt2-tiny", freeze=freeze, ranks=2, steps=1)))
+                files.add((self.folder / "out" / "model.safetensors").read_bytes())
+            self.assertEqual(len(files), 1, freeze)
+        self.assertEqual(orders, [orders[0]] * len(orders))
+
     def test_weight_decay_spares_what_is_named(self):
         config = self.config(optimizer={"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.5}})
         plain = self.exported(config=config, steps=1)
@@ -407,6 +418,34 @@ class Places(CommandTest):
                                              stdout=None if 1 in closed else subprocess.DEVNULL).returncode, 0)
                 self.assertEqual([record["step"] for record in read_lines(self.folder / "metrics")], [1, 2])
                 json.loads((self.folder / "trace").read_text())
+
+    def test_what_only_prints_needs_an_output(self):
+        for arguments in (["validate", self.config()], ["config-docs"]):
+            with self.subTest(arguments[0]):
+                result = self.launch(arguments, preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(b"standard output is closed", result.stderr)
+
+    def test_control_characters_of_a_configuration_are_shown_as_text(self):
+        path = self.folder / "ds.json"
+        path.write_text(json.dumps({"train_batch_size": 2, "zero_optimization": {"st\x1b[2Jage\n": 1}}))
+        for arguments in (["validate", path], self.train_arguments(config=path)):
+            with self.subTest(arguments[0]):
+                result = self.run_command(arguments)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("st\\x1b[2Jage\\x0a", result.stdout + result.stderr)
+                self.assertNotIn("\x1b", result.stdout + result.stderr)
+
+    def test_every_value_of_several_files(self):
+        paths = [self.config("first.json"), self.config("second.json", zero_optimization={"stage": 2})]
+        short = self.succeed(["validate", *paths]).stdout
+        self.assertEqual(len(short.splitlines()), 3)
+        every = self.succeed(["validate", "--all", *paths]).stdout
+        for path in paths:
+            self.assertIn(f"{path}: accepted", every)
+        self.assertEqual(every.count("resolved configuration:"), 2)
+        self.assertIn("zero_optimization.stage = 2", every)
+        self.assertTrue(every.endswith("2 files: 2 accepted, 0 refused\n"))
 
     def test_output_that_does_not_arrive_is_an_error(self):
         commands = (self.train_arguments(export=self.folder / "out"), ["validate", self.config()], ["config-docs"], ["--help"],
