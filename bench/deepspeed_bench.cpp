@@ -10,6 +10,7 @@
 #include "onednn_rate.h"
 #include "peer.h"
 #include "trainer.h"
+#include "zero3d/core/text.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d::bench {
@@ -24,6 +25,18 @@ struct Options {
   int ranks = 2;
   int rounds = 3;
   double dropout = 0.1;
+  std::string offload;  ///< "cpu", "nvme"; empty: the state stays on the device.
+  std::string path = "/tmp";
+
+  std::vector<std::string> peer_arguments() const {
+    if (offload.empty()) return {};
+    return {"--offload", offload, "--path", path};
+  }
+  std::string zero_keys() const {
+    if (offload.empty()) return "";
+    return concat(R"("offload_optimizer": {"device": ")", offload, R"(", "nvme_path": ")", path,
+                  R"(", "pipeline_read": true, "pipeline_write": true})");
+  }
 };
 
 double wanted(std::int64_t sequence, double share) {
@@ -31,13 +44,18 @@ double wanted(std::int64_t sequence, double share) {
 }
 
 void compare(const Options& options, int stage, std::int64_t sequence) {
-  Peer peer({options.python, options.script, "--stage", std::to_string(stage), "--sequence",
-             std::to_string(sequence), "--batch", std::to_string(options.batch), "--ranks",
-             std::to_string(options.ranks), "--dropout", std::to_string(options.dropout)});
+  std::vector<std::string> command = {options.python, options.script,
+                                      "--stage",      std::to_string(stage),
+                                      "--sequence",   std::to_string(sequence),
+                                      "--batch",      std::to_string(options.batch),
+                                      "--ranks",      std::to_string(options.ranks),
+                                      "--dropout",    std::to_string(options.dropout)};
+  for (const std::string& argument : options.peer_arguments()) command.push_back(argument);
+  Peer peer(command);
   run_ranks(options.ranks, [&](Communicator& world) {
     const bool leads = world.rank() == 0;
     const ModelConfig model = gpt2_config(options.dropout);
-    Trainer ours({model, ds_config(options.batch, "fp32", stage), sequence, 1},
+    Trainer ours({model, ds_config(options.batch, "fp32", stage, options.zero_keys()), sequence, 1},
                  world.split(0, world.rank()));
     const auto times = in_turns(options.rounds, {[&] { return ours.step(); },
                                                  [&] {
@@ -74,6 +92,9 @@ int run(int argc, char** argv) {
   app.add_option("--ranks", options.ranks)->capture_default_str();
   app.add_option("--rounds", options.rounds, "Steps of each side")->capture_default_str();
   app.add_option("--dropout", options.dropout)->capture_default_str();
+  app.add_option("--offload", options.offload, "Where the optimizer's state lies, on both sides")
+      ->check(CLI::IsMember({"cpu", "nvme"}));
+  app.add_option("--path", options.path, "A folder on a drive, for nvme")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   for (const std::int64_t sequence : options.sequences) {
     for (const int stage : options.stages) compare(options, stage, sequence);

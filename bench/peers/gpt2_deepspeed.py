@@ -26,8 +26,14 @@ def run_rank(args, replies):
     config = GPT2Config(resid_pdrop=args.dropout, embd_pdrop=args.dropout, attn_pdrop=args.dropout)
     ds_config = {"train_micro_batch_size_per_gpu": args.batch, "zero_optimization": {"stage": args.stage}}
     model = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds_config)
+    if args.offload:
+        ds_config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4}}
+        ds_config["zero_optimization"]["offload_optimizer"] = {
+            "device": args.offload, "nvme_path": args.path, "pipeline_read": True, "pipeline_write": True}
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=ds_config)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds_config)
     tokens = torch.randint(0, VOCABULARY, (args.batch, args.sequence + 1))
 
     def step():
@@ -64,6 +70,8 @@ def main():
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--stage", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--offload", choices=["cpu", "nvme"], help="where the optimizer's state lies")
+    parser.add_argument("--path", default="/tmp", help="folder on a drive, for nvme")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--port", default="29517")
     args = parser.parse_args()

@@ -196,6 +196,52 @@ TEST(OptimizerOffload, GoesWithOffloadedParameters) {
   }
 }
 
+/// Everything on a drive: the model starts, trains, is evaluated, generates and is saved within
+/// budgets that together are smaller than its state.
+TEST(OptimizerOffload, AModelLargerThanBothBudgetsTrains) {
+  const TemporaryFolder folder;
+  ModelConfig model = nano_gpt2(true);
+  model.layers = 24;
+  model.hidden_size = 64;
+  model.head_dim = 16;
+  model.intermediate_size = 256;
+  const Trial run{.stage = 3,
+                  .ranks = 1,
+                  .precision = R"("bf16": {"enabled": true}, )",
+                  .zero = R"("stage3_max_live_parameters": 0, "stage3_prefetch_bucket_size": 0,
+                      "stage3_max_reuse_distance": 0, "stage3_param_persistence_threshold": 0,
+                      "reduce_bucket_size": 1, )",
+                  .tile = 4096};
+  OffloadSettings offload = to_drive(folder, true);
+  offload.parameters.device = OffloadDevice::nvme;
+  offload.parameters.paths = offload.optimizer.paths;
+  offload.parameters.max_in_cpu = 0;
+  offload.parameters.buffer_elements = 8192;
+  TrainSettings settings = settings_for(run, offload);
+  settings.recomputation.interval = 1;
+  RunOptions options = nano_options(model, 1, 1);
+  options.steps = 2;
+  std::int64_t state = 0;
+  const auto use = [&](Engine& engine, int) {
+    state = 0;
+    for (const LayoutParameter& p : engine.model().plan().layout.parameters())
+      state += 18 * p.numel();
+    const TokenBatch batch = nano_batch({}, 1, 1, 2);
+    const MicroBatch view = batch.view();
+    EXPECT_GT(engine.eval_batch({&view, 1}), 0);
+    EXPECT_EQ(engine.next_logits(std::vector<std::int32_t>(8, 1)).size(), 61u);
+    EXPECT_TRUE(engine.save_16bit_model(folder.file("saved").string()));
+  };
+  settings.sharding.gather_to_save = true;
+  options.after = use;
+  const RunResult free = run_engine(settings, options);
+  options.budget_bytes = free.estimates[0].total();
+  options.host_budget_bytes = free.estimates[0].total(kHostTiers) + (64 << 10);  // what tests read
+  const RunResult held = run_engine(settings, options);
+  EXPECT_TRUE(same_bits(free, held));
+  EXPECT_GT(state, options.budget_bytes + options.host_budget_bytes);
+}
+
 TEST(OptimizerOffload, IsOrderedWhateverTheStreamsDo) {
   const TemporaryFolder folder;
   for (const char* optimizer : {"AdamW", "Lamb", "Muon"}) {
