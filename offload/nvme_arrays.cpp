@@ -1,6 +1,7 @@
 #include "zero3d/offload/nvme_arrays.h"
 
 #include <algorithm>
+#include <new>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/multiples.h"
@@ -43,7 +44,7 @@ NvmeArrays::NvmeArrays(Device& device, const std::vector<std::int64_t>& bytes,
 
 NvmeArrays::~NvmeArrays() {
   // What a drive still holds back is read from or written to the buffers: nobody gets those again.
-  if (!queue_->drain()) static_cast<void>(new Tensor(std::move(memory_)));
+  if (!queue_->drain()) static_cast<void>(new (std::nothrow) Tensor(std::move(memory_)));
 }
 
 /// From 64 KiB on memory begins at a page, as direct I/O wants it.
@@ -91,7 +92,7 @@ IoTransfer NvmeArrays::transfer(Array& array, std::int64_t begin, const View& me
 
 /// Reads into `pages` of the buffer, whose first byte is that at `begin` of the array.
 Event NvmeArrays::fetch(Array& from, std::int64_t begin, const Buffer& buffer,
-                        std::vector<View> pages) {
+                        const std::vector<View>& pages) {
   std::vector<IoTransfer> transfers;
   std::vector<Event> after;
   if (buffer.free.recorded()) after.push_back(buffer.free);
@@ -132,7 +133,7 @@ void NvmeArrays::keep_edges(Array& to, std::int64_t begin, std::int64_t count,
   std::vector<View> pages;
   if (begin > first || (cuts_end && last == first)) pages.push_back(buffer.memory.flat(0, kPage));
   if (cuts_end && last != first) pages.push_back(buffer.memory.flat(last - first, kPage));
-  if (!pages.empty()) out_.wait(fetch(to, first, buffer, std::move(pages)));
+  if (!pages.empty()) out_.wait(fetch(to, first, buffer, pages));
 }
 
 /// Puts the buffer's bytes at `begin`, once `ready` is passed.

@@ -74,7 +74,8 @@ class NvmeArrays {
   Array& array(int index) { return arrays_[static_cast<std::size_t>(index)]; }
   Buffer& next_buffer();
   IoTransfer transfer(Array& array, std::int64_t begin, const View& memory, bool write);
-  Event fetch(Array& from, std::int64_t begin, const Buffer& buffer, std::vector<View> pages);
+  Event fetch(Array& from, std::int64_t begin, const Buffer& buffer,
+              const std::vector<View>& pages);
   void keep_edges(Array& to, std::int64_t begin, std::int64_t count, const Buffer& buffer);
   void store(Array& to, std::int64_t begin, Buffer& buffer, std::int64_t bytes, const Event& ready);
   /// The host learns of an error at its next call.
