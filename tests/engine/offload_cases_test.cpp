@@ -30,7 +30,7 @@ std::string to_cpu(bool parameters = false) {
 
 std::string to_drive(const TemporaryFolder& folder, bool parameters = false) {
   const std::string place =
-      concat(R"("device": "nvme", "nvme_path": ")", folder.file("nvme").string(), "\"");
+      concat(R"("device": "nvme", "nvme_path": ")", folder.file("nvme"), "\"");
   return concat(R"("offload_optimizer": {)", place, "}, ",
                 parameters ? concat(R"("offload_param": {)", place, R"(, "max_in_cpu": 0}, )")
                            : std::string());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <vector>
 
 #include "zero3d/core/text.h"
 #include "zero3d/engine/zero/update_plan.h"
@@ -89,6 +90,7 @@ class OffloadedOptimizer : public ::testing::TestWithParam<const char*> {};
 TEST_P(OffloadedOptimizer, ChangesNoBit) {
   const TemporaryFolder folder;
   for (const int stage : {1, 2, 3}) {
+    if (kSanitized && stage == 2) continue;
     for (const char* precision : {"", R"("bf16": {"enabled": true}, )"}) {
       const Trial run{GetParam(), stage, 2, 1 + stage % 2, precision};
       const RunResult expected = resident(run);
@@ -107,9 +109,12 @@ TEST_P(OffloadedOptimizer, ChangesNoBit) {
   }
 }
 
+const std::vector<const char*> kOptimizers = {"AdamW", "Lamb", "Muon",   "Adagrad",
+                                              "Lion",  "SGD",  "RMSprop"};
+// One of each way to update is enough for a sanitizer.
 INSTANTIATE_TEST_SUITE_P(All, OffloadedOptimizer,
-                         ::testing::Values("AdamW", "Adagrad", "Lion", "SGD", "RMSprop", "Lamb",
-                                           "Muon"));
+                         ::testing::ValuesIn(kOptimizers.begin(),
+                                             kOptimizers.begin() + (kSanitized ? 3 : 7)));
 
 TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
   const TemporaryFolder folder;
@@ -129,6 +134,7 @@ TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
                         {.stage = 3, .ranks = 7, .tile = 1},
                         {.stage = 3, .precision = kBf16, .tile = 1'000'000'000}};
   for (const Trial& run : runs) {
+    if (kSanitized && run.ranks > 2) continue;
     const RunResult expected = resident(run);
     EXPECT_TRUE(same_bits(expected, run_engine(settings_for(run, to_cpu()), options_for(run))))
         << json_of(run);
@@ -178,6 +184,7 @@ TEST(OptimizerOffload, GoesWithOffloadedParameters) {
                         .zero = R"("stage3_param_persistence_threshold": 100, )",
                         .tile = turn % 5 == 0 ? 1000 : 2048};
         ++turn;
+        if (kSanitized && turn % 2 == 0) continue;
         OffloadSettings offload = state == 0   ? OffloadSettings{}
                                   : state == 1 ? to_cpu()
                                   : state == 2 ? to_cpu(0.5)
@@ -230,13 +237,13 @@ TEST(OptimizerOffload, AModelLargerThanBothBudgetsTrains) {
     const MicroBatch view = batch.view();
     EXPECT_GT(engine.eval_batch({&view, 1}), 0);
     EXPECT_EQ(engine.next_logits(std::vector<std::int32_t>(8, 1)).size(), 61u);
-    EXPECT_TRUE(engine.save_16bit_model(folder.file("saved").string()));
+    EXPECT_TRUE(engine.save_16bit_model(folder.file("saved")));
   };
   settings.sharding.gather_to_save = true;
   options.after = use;
   const RunResult free = run_engine(settings, options);
   options.budget_bytes = free.estimates[0].total();
-  options.host_budget_bytes = free.estimates[0].total(kHostTiers) + (64 << 10);  // what tests read
+  options.host_budget_bytes = free.estimates[0].total(kHostTiers) + (512 << 10);  // what tests read
   const RunResult held = run_engine(settings, options);
   EXPECT_TRUE(same_bits(free, held));
   EXPECT_GT(state, options.budget_bytes + options.host_budget_bytes);
@@ -247,7 +254,7 @@ TEST(OptimizerOffload, IsOrderedWhateverTheStreamsDo) {
   for (const char* optimizer : {"AdamW", "Lamb", "Muon"}) {
     const Trial run{.optimizer = optimizer, .stage = 3, .accumulation = 2};
     const RunResult expected = resident(run);
-    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    for (std::uint64_t seed = kSanitized ? 3 : 1; seed <= 3; ++seed) {
       RunOptions options = options_for(run);
       options.jitter_seed = seed;
       const OffloadSettings offload = seed == 3 ? to_drive(folder, true) : to_cpu(1.5 - 0.5 * seed);
