@@ -57,6 +57,7 @@ GradientReducerOptions reducer_options(const TrainSettings& settings,
   options.shard_accumulators = policy.gradients;
   options.slots_needed = options.reduce_each_micro_batch || settings.accumulation > 1 ||
                          options.gradient_dtype != options.accumulation_dtype;
+  options.overlap = settings.gradients.overlap_reduction;
   options.mean = settings.gradients.mean;
   options.prescale = settings.gradients.prescale;
   options.predivide_factor = settings.gradients.predivide_factor;

@@ -41,9 +41,10 @@ struct GradientReducerOptions {
   std::optional<DType> wire;      ///< Dtype that travels, when it is not what is summed anyway.
   bool square_sums = true;        ///< Take the block sums of the norm.
   bool offloads = false;          ///< Some units' reduced gradients leave the device.
+  bool overlap = true;            ///< A bucket is reduced while another one is under way.
 
   /// Buckets of reduced shards that are on their way at once.
-  int partials() const { return offloads ? 2 : 1; }
+  int partials() const { return offloads && overlap ? 2 : 1; }
 };
 
 /// Whether reduce_scatter false needs fp32 copies of buckets: of 16-bit gradients, or for 16-bit

@@ -130,6 +130,7 @@ TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
                         {.stage = 1, .accumulation = 3, .precision = kBf16},
                         {.stage = 2, .zero = R"("reduce_bucket_size": 1, )"},
                         {.stage = 2, .ranks = 1},
+                      {.stage = 3, .zero = R"("overlap_comm": false, )"},
                         {.stage = 3, .ranks = 1, .accumulation = 2},
                         {.stage = 3, .ranks = 7, .tile = 1},
                         {.stage = 3, .precision = kBf16, .tile = 1'000'000'000}};
