@@ -79,7 +79,11 @@ HWY_INLINE Wide<n> load_wide(const T* from, std::int64_t i, Lanes lanes) {
 template <int n, class T, class Lanes>
 HWY_INLINE void store_wide(const Wide<n>& values, T* to, std::int64_t i, Lanes lanes) {
   constexpr auto kStep = static_cast<std::int64_t>(kLanes);
-  for (int k = 0; k < n; ++k) store(values.v[k], to + i + k * kStep, lanes);
+  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<Lanes, AllLanes> && n % 2 == 0) {
+    for (int k = 0; k < n; k += 2) store(values.v[k], values.v[k + 1], to + i + k * kStep);
+  } else {
+    for (int k = 0; k < n; ++k) store(values.v[k], to + i + k * kStep, lanes);
+  }
 }
 
 template <int n, class Body, class At, class Lanes>
