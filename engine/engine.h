@@ -105,6 +105,11 @@ class Engine {
   bool save_16bit_model(const std::string& folder,
                         const std::string& filename = "model.safetensors");
 
+  /// DeepSpeed's offload_states and reload_states: see ShardedModel. Every rank calls both, between
+  /// accumulation windows; the time between them is not part of a step's seconds.
+  void offload_states(const MovableStates& which = {});
+  void reload_states();
+
   /// Mean loss over the batches of all ranks that have a target, without gradients; NaN when none
   /// has.
   double eval_batch(std::span<const MicroBatch> micro_batches);

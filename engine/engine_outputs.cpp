@@ -96,6 +96,16 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   return last;
 }
 
+void Engine::offload_states(const MovableStates& which) {
+  window_->require_start();
+  model_->offload_states(which);
+}
+
+void Engine::reload_states() {
+  model_->reload_states();
+  last_step_end_ns_ = now_ns();
+}
+
 bool Engine::save_16bit_model(const std::string& folder, const std::string& filename) {
   if (settings_.sharding.what.parameters && !settings_.sharding.gather_to_save) {
     log_warning(

@@ -142,6 +142,11 @@ void ShardedModel::begin_coalescing() {
 
 void ShardedModel::require_made() const {
   if (options_.plan_only) throw_invalid("a model of plan_only was made to plan, not to run");
+  if (moved_.any()) {
+    throw_invalid(
+        "states are in host memory, where offload_states() moved them: call reload_states() before "
+        "anything that computes with them or reads them");
+  }
 }
 
 void ShardedModel::begin_training(int first_micro_batch) {

@@ -56,6 +56,16 @@ struct ShardedModelOptions : PlanOptions {
   bool plan_only = false;
 };
 
+/// What offload_states() moves.
+struct MovableStates {
+  bool optimizer_states = true;  ///< Masters of 16-bit training and moments.
+  bool parameters = true;        ///< Shards and whole copies; fp32 masters are these.
+  bool gradients = true;         ///< Accumulators and buckets.
+  bool any() const { return optimizer_states || parameters || gradients; }
+};
+inline constexpr MovableStates kNothingMoved = {
+    .optimizer_states = false, .parameters = false, .gradients = false};
+
 /// What one optimizer step did.
 struct StepOutcome {
   bool applied = false;
@@ -98,7 +108,8 @@ class ShardedModel final : public ParameterAccess {
   const MemoryEstimate& memory() const { return memory_; }
   const PassPlans& passes() const { return passes_; }
 
-  /// Throws Error(kInvalid) for a model that only plans, as the calls that begin a pass do.
+  /// Throws Error(kInvalid) for a model that only plans, or whose states are moved off the device,
+  /// as the calls that begin a pass do.
   void require_made() const;
   /// plan().training is about to come, micro-batches counted from `first_micro_batch` of the
   /// accumulation window.
@@ -135,6 +146,16 @@ class ShardedModel final : public ParameterAccess {
   /// a window.
   void with_parameters(const std::vector<std::string>& names, int writer,
                        const std::function<void(const ParameterSpec&, View)>& edit);
+
+  /// Moves what `which` names from the device to pinned host memory, where it has lain since the
+  /// model was made, until reload_states(): for whoever needs the device between steps. What is
+  /// offloaded anyway stays where it is, and gradients, which hold nothing between steps, are given
+  /// up. Until then nothing that needs a state may be called: Error(kInvalid). Host bytes join
+  /// memory(). Between windows; blocks the host; of this rank alone, but every rank that trains has
+  /// to reload. Throws OutOfMemory where the budget of the host is smaller, and has moved nothing.
+  void offload_states(const MovableStates& which = {});
+  /// Back to where it was; nothing to do without offload_states().
+  void reload_states();
 
   StepTimes& times() { return times_; }
   /// Of this rank, so far.
@@ -177,6 +198,7 @@ class ShardedModel final : public ParameterAccess {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   StepTimes times_;
   bool planned_ = false;
+  MovableStates moved_ = kNothingMoved;
   // Last, so that they go first: their work ends before what it uses is gone.
   RankStreams streams_;
 };

@@ -7,6 +7,7 @@ namespace zero3d {
 
 void ShardedModel::for_each_parameter(
     const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
+  require_made();
   const std::vector<LayoutParameter>& parameters = plan_.layout.parameters();
   auto next = parameters.begin();
   while (next != parameters.end()) {
@@ -23,6 +24,7 @@ void ShardedModel::for_each_parameter(
 
 void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
                                    const std::function<void(const ParameterSpec&, View)>& edit) {
+  require_made();
   std::vector<std::vector<int>> wanted(plan_.layout.units().size());
   for (const std::string& name : names) {
     const int index = plan_.layout.find(name);

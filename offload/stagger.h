@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "zero3d/device/memory.h"
+#include "zero3d/device/device.h"
 
 namespace zero3d {
 
@@ -39,9 +39,15 @@ class StaggeredTensor {
   View view() const { return view_; }
   std::int64_t numel() const { return view_.numel(); }
 
+  /// Its bytes go to memory of another tier, and what they had is given up: nothing that is
+  /// enqueued uses it. Views of it end. Blocks the host. Throws OutOfMemory and is as it was.
+  void move_to(Device& device, Stream& stream, Tier tier);
+
  private:
   Tensor storage_;
   View view_;
+  Category category_ = Category::other;
+  ArrayColour colour_ = ArrayColour::parameter;
 };
 
 }  // namespace zero3d

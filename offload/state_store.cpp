@@ -1,5 +1,7 @@
 #include "zero3d/offload/state_store.h"
 
+#include <utility>
+
 namespace zero3d {
 namespace {
 
@@ -7,11 +9,15 @@ class MemoryStateStore final : public StateStore {
  public:
   MemoryStateStore(Device& device, const std::vector<RecordLayout>& records, Tier tier,
                    Category category)
-      : records_(records), units_(records.size()) {
+      : device_(device),
+        records_(records),
+        home_(tier),
+        category_(category),
+        units_(records.size()) {
     for (std::size_t unit = 0; unit < records.size(); ++unit) {
       if (records[unit].bytes() == 0) continue;
-      units_[unit].bytes =
-          Tensor(device.memory(tier), kNoStream, DType::u8, Shape{records[unit].bytes()}, category);
+      units_[unit].bytes = allocate(records[unit].bytes(), tier);
+      units_[unit].tier = tier;
     }
   }
 
@@ -29,12 +35,32 @@ class MemoryStateStore final : public StateStore {
     units_[static_cast<std::size_t>(tile.unit)].used = used;
   }
 
+  void move_to(Stream& stream, Tier tier) override {
+    if (home_ != Tier::device) return;
+    for (Unit& unit : units_) {
+      if (!unit.bytes.defined() || unit.tier == tier) continue;
+      Tensor there = allocate(unit.bytes.numel(), tier);
+      device_.copy(stream, there, unit.bytes);
+      stream.synchronize();
+      unit.bytes = std::move(there);
+      unit.tier = tier;
+    }
+  }
+
  private:
+  Tensor allocate(std::int64_t bytes, Tier tier) const {
+    return Tensor(device_.memory(tier), kNoStream, DType::u8, Shape{bytes}, category_);
+  }
+
   struct Unit {
     Tensor bytes;
+    Tier tier = Tier::device;
     Event used;  ///< The end of the last work on it.
   };
+  Device& device_;
   const std::vector<RecordLayout>& records_;
+  const Tier home_;
+  const Category category_;
   std::vector<Unit> units_;
 };
 

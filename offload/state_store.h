@@ -28,6 +28,10 @@ class StateStore {
   /// The work that uses the slot's tile ends at `used`: its bytes may be taken back after it, and
   /// need not be kept where that work changed nothing.
   virtual void close(int slot, const Tile& tile, const Event& used, bool changed) = 0;
+  /// What lies in device memory goes to memory of `tier`, or comes back; no tile is open meanwhile,
+  /// and nothing that is enqueued uses one. Blocks the host. Throws OutOfMemory, with part of it
+  /// moved.
+  virtual void move_to(Stream& /*stream*/, Tier /*tier*/) {}
   /// Of its drives, where it has any.
   virtual IoCounters counters() const { return {}; }
 };

@@ -12,6 +12,11 @@ void GradientBuffers::allocate() {
   }
 }
 
+void GradientBuffers::release() {
+  for (Buffer& buffer : planned_) buffer = {};
+  extra_.clear();
+}
+
 GradientBuffers::Buffer& GradientBuffers::take(std::size_t bucket, int micro_batch) {
   const std::vector<int>& turns = plan_.buckets[bucket].buffers;
   const int planned = turns[static_cast<std::size_t>(micro_batch) % turns.size()];

@@ -28,6 +28,8 @@ class GradientBuffers {
 
   /// The planned ones; before the first take().
   void allocate();
+  /// Gives them up; nothing that is enqueued uses them.
+  void release();
   /// The bucket's until give_back(): the buffer that the plan has for it or, while another bucket
   /// holds that, which no planned order of backward does, one beyond the plan, with one warning.
   /// Later work on the compute stream may write it.

@@ -29,30 +29,46 @@ GradientReducer::GradientReducer(Device& device, const ParamLayout& layout, cons
       buffers_(device, plan, options.gradient_dtype, compute_),
       units_(layout.units().size()),
       buckets_(plan.buckets.size()) {
-  for (const BucketPlan::Bucket& bucket : plan.buckets) {
+  take_memory();
+  allocate_square_sums();
+}
+
+void GradientReducer::take_memory() {
+  for (const BucketPlan::Bucket& bucket : plan_.buckets) {
     for (const BucketPlan::Slot& slot : bucket.slots) {
-      const Unit& unit = layout.unit(slot.unit);
-      if (options.shard_accumulators && leaves(slot.unit)) continue;
+      const Unit& unit = layout_.unit(slot.unit);
+      if (options_.shard_accumulators && leaves(slot.unit)) continue;
       state(slot.unit).accumulator =
-          StaggeredTensor(device.memory(), options.accumulation_dtype,
-                          options.shard_accumulators ? unit.shard : unit.padded,
+          StaggeredTensor(device_.memory(), options_.accumulation_dtype,
+                          options_.shard_accumulators ? unit.shard : unit.padded,
                           Category::gradients, ArrayColour::gradient);
     }
   }
-  allocate_square_sums();
-  if (!options.slots_needed) return;
+  if (!options_.slots_needed) return;
   buffers_.allocate();
-  if (options.reduce_each_micro_batch) {
-    if (all_reduces_copies(options, layout.shards())) {
-      all_reduced_ = Tensor(device.memory(), kNoStream, DType::f32, Shape{plan.largest_bucket()},
-                            Category::gradient_buckets);
-    }
-    for (int i = 0; i < options.partials(); ++i) {
-      partials_.push_back(
-          {Tensor(device.memory(), kNoStream, DType::f32,
-                  Shape{plan.largest_bucket() / layout.shards()}, Category::gradient_buckets)});
-    }
+  if (!options_.reduce_each_micro_batch) return;
+  if (all_reduces_copies(options_, layout_.shards())) {
+    all_reduced_ = Tensor(device_.memory(), kNoStream, DType::f32, Shape{plan_.largest_bucket()},
+                          Category::gradient_buckets);
   }
+  for (int i = 0; i < options_.partials(); ++i) {
+    partials_.push_back(
+        {Tensor(device_.memory(), kNoStream, DType::f32,
+                Shape{plan_.largest_bucket() / layout_.shards()}, Category::gradient_buckets)});
+  }
+}
+
+void GradientReducer::release_memory() {
+  for (UnitState& unit : units_) {
+    unit.accumulator = {};
+    unit.coalesced.reset();
+  }
+  for (BucketState& bucket : buckets_) bucket = {};
+  running_.clear();
+  buffers_.release();
+  all_reduced_.reset();
+  partials_.clear();
+  next_partial_ = 0;
 }
 
 void GradientReducer::allocate_square_sums() {

@@ -78,6 +78,11 @@ class GradientReducer {
   void begin_coalescing();
   void end_coalescing();
 
+  /// Between windows: gives up the device memory of gradients, which hold nothing then, and takes
+  /// it again.
+  void release_memory();
+  void take_memory();
+
   /// This rank's shard of the averaged gradient, [shard] in accumulation_dtype, of a unit that is
   /// not offloaded; valid after finish, until the next window.
   View reduced(int unit);

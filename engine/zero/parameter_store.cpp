@@ -31,11 +31,15 @@ ParameterStore::ParameterStore(Device& device, const ParamLayout& layout, ZeroGr
     };
     if (!gathers(index)) s.whole = allocate(unit.padded);
     if (sharded && home_ == nullptr) s.shard = allocate(unit.shard);
-    if (gathers(index) && groups.secondary) {
-      s.secondary = Tensor(device.memory(), kNoStream, options.dtype,
-                           Shape{unit.padded / groups.secondary->size()}, Category::parameters);
-    }
+    if (gathers(index)) allocate_secondary(index);
   }
+}
+
+void ParameterStore::allocate_secondary(int unit) {
+  if (!groups_.secondary) return;
+  state(unit).secondary =
+      Tensor(device_.memory(), kNoStream, options_.dtype,
+             Shape{layout_.unit(unit).padded / groups_.secondary->size()}, Category::parameters);
 }
 
 View ParameterStore::shard(int unit) {
@@ -54,6 +58,7 @@ View ParameterStore::whole_view(int unit) {
 }
 
 void ParameterStore::resize_arena(std::int64_t elements) {
+  arena_elements_ = elements;
   arena_ = FencedArena();  // before the new one is allocated: both at once are in no plan
   arena_ = FencedArena(device_, options_.dtype, elements, Category::gathered_parameters);
 }

@@ -91,6 +91,11 @@ class ParameterStore {
   /// host-blocking.
   void store_whole(int unit, const ConstView& values, Communicator& replicas, int writer);
 
+  /// Shards and whole copies that lie on the device go to memory of `tier`, or come back, between
+  /// passes; elsewhere than on the device the arena is given up. Blocks the host. Throws
+  /// OutOfMemory, with part of it moved.
+  void move_to(Tier tier);
+
   /// Of the drives that hold shards, and how long the compute stream waited for parameters, where
   /// anything is offloaded.
   IoCounters counters() const { return home_ ? home_->counters() : IoCounters{}; }
@@ -106,7 +111,8 @@ class ParameterStore {
     StaggeredTensor shard;
     Tensor secondary;  ///< hpZ: own piece of the secondary copy.
     bool secondary_valid = false;
-    View gathered;  ///< In the arena or on demand while acquired.
+    Tier tier = Tier::device;  ///< Of whole and shard.
+    View gathered;             ///< In the arena or on demand while acquired.
     Tensor on_demand;
     bool live = false;
     Event ready;    ///< The gather that filled `whole` or `gathered`.
@@ -117,6 +123,7 @@ class ParameterStore {
   }
   UnitState& state(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   View whole_view(int unit);
+  void allocate_secondary(int unit);
   View room_for_whole(int unit, Stream& stream, Tensor& own);
   View own_piece(int unit, const View& whole) const;
   Stream& first_writer(int unit);
@@ -146,6 +153,7 @@ class ParameterStore {
   std::int64_t published_elements_ = 0;
   const FetchPlan* plan_ = nullptr;
   FencedArena arena_;
+  std::int64_t arena_elements_ = 0;  ///< As planned, also while it is given up.
   std::vector<std::pair<std::int64_t, std::int64_t>>
       placed_;  ///< Per unit: its range of the arena while live by plan.
   bool follows_plan_ = false;

@@ -105,4 +105,22 @@ void ParameterStore::store_whole(int unit, const ConstView& values, Communicator
   synchronize();
 }
 
+void ParameterStore::move_to(Tier tier) {
+  const bool away = tier != Tier::device;
+  if (away) arena_ = FencedArena();
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    UnitState& s = state(unit);
+    if (away) s.secondary.reset();
+    s.secondary_valid = false;
+    if (s.tier == tier) continue;
+    if (s.whole.defined()) s.whole.move_to(device_, gather_, tier);
+    if (s.shard.defined()) s.shard.move_to(device_, gather_, tier);
+    s.tier = tier;
+  }
+  if (away) return;
+  for (int unit = 0; unit < layout_.unit_count(); ++unit)
+    if (gathers(unit)) allocate_secondary(unit);
+  if (arena_elements_ > 0) resize_arena(arena_elements_);
+}
+
 }  // namespace zero3d

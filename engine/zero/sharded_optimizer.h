@@ -93,6 +93,9 @@ class ShardedOptimizer {
   /// All state, by runs of one parameter, to be read or written by work that `visit` enqueues on
   /// the stream it is given, or by the host once it has waited for that.
   void for_each_slice(const std::function<void(const StateSlice&, Stream&)>& visit);
+  /// State that lies on the device goes to memory of `tier`, or comes back, between steps; as
+  /// StateStore::move_to.
+  void move_states(Tier tier);
   /// The master of one parameter that was written from outside.
   void refresh_master(int parameter);
 

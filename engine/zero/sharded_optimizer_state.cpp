@@ -70,4 +70,10 @@ void ShardedOptimizer::refresh_master(int parameter) {
   });
 }
 
+void ShardedOptimizer::move_states(Tier tier) {
+  drop_ahead();
+  for (UpdateLane& lane : lanes_)
+    if (lane.store) lane.store->move_to(compute_, tier);
+}
+
 }  // namespace zero3d

@@ -208,6 +208,7 @@ class RankRun {
     shared_.steps[rank()].push_back(engine_->last_step());
     shared_.volumes[rank()].push_back(difference(counter_.volume(), before));
     take_gradients(step);
+    if (options_.after_step) options_.after_step(*engine_, rank_, step);
   }
 
   void take_gradients(int step) {

@@ -68,6 +68,8 @@ struct RunOptions {
   std::function<void(Module&, const Moment&)> before_forward;
   /// Replaces the default loop of train_batch; `rank` is that of the calling thread.
   std::function<void(Engine&, Module&, int rank)> body;
+  /// Called on every rank after each step of the default loop.
+  std::function<void(Engine&, int rank, int step)> after_step;
   /// Called on every rank after the last step, before state is collected.
   std::function<void(Engine&, int rank)> after;
 };
