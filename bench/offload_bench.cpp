@@ -29,6 +29,7 @@ struct Options {
   std::string dtype = "fp32";
   std::string path;  ///< A folder on a drive.
   bool parameters = false;
+  std::int64_t tile = 4 << 20;
   std::string device_memory = "1GiB";
 };
 
@@ -39,7 +40,7 @@ std::string offload_keys(const Options& options, const std::string& device, bool
   std::string keys = concat(R"("offload_optimizer": {)", place,
                             R"(, "pipeline_read": true, "pipeline_write": true})");
   if (parameters) keys += concat(R"(, "offload_param": {)", place, "}");
-  if (device == "nvme") keys += R"(, "sub_group_size": 4194304)";
+  if (device == "nvme") keys += concat(R"(, "sub_group_size": )", options.tile);
   return keys;
 }
 
@@ -265,6 +266,7 @@ int run(int argc, char** argv) {
   step->add_option("--stage", options.stage)->check(CLI::Range(1, 3))->capture_default_str();
   step->add_option("--path", options.path, "A folder on a drive: nvme is measured too");
   step->add_flag("--parameters", options.parameters, "Offload parameters as well (stage 3)");
+  step->add_option("--tile", options.tile, "sub_group_size with a drive")->capture_default_str();
   CLI::App* hidden = app.add_subcommand("hidden", "Copies behind computation");
   CLI::App* largest = app.add_subcommand("largest", "Models that fit");
   largest->add_option("--device-memory", options.device_memory)->capture_default_str();
