@@ -3,7 +3,8 @@
 #   <source>/<layer>, so that the compiler refuses an include of a layer that the target does not link.
 # zero3d_compile_together(TARGET sources...)
 #   Compiles sources of the target as one: for those that all use a library whose headers are slow to compile.
-# zero3d_test(NAME LAYER sources... [LIBRARIES ...]) adds a GoogleTest executable registered with CTest.
+# zero3d_test(NAME SOURCES ... LIBRARIES ... [SANITIZE address|thread ...]) adds a GoogleTest executable registered with CTest.
+#   Builds with a sanitizer that it names have it in the target sanitized_tests and under the label "sanitized".
 # zero3d_shared_library() bundles all layers into libzero3d.so, the library that is installed.
 # zero3d_header_checks() compiles each public header alone.
 include_guard(GLOBAL)
@@ -22,7 +23,7 @@ function(zero3d_layer name)
   add_library(zero3d_${name}_objects OBJECT ${ARG_SOURCES} ${ARG_HEADERS})
   target_include_directories(zero3d_${name}_objects PRIVATE "${CMAKE_BINARY_DIR}/include/${name}")
   target_link_libraries(zero3d_${name}_objects PRIVATE ${ARG_DEPENDS} ${ARG_PRIVATE} zero3d_flags)
-  zero3d_use_precompiled(zero3d_${name}_objects)
+  zero3d_use_precompiled(zero3d_${name}_objects zero3d_precompiled)
   add_library(zero3d_${name} STATIC $<TARGET_OBJECTS:zero3d_${name}_objects>)
   target_include_directories(zero3d_${name} PUBLIC "${CMAKE_BINARY_DIR}/include/${name}")
   target_link_libraries(zero3d_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE} zero3d_flags)
@@ -37,9 +38,14 @@ function(zero3d_compile_together target)
 endfunction()
 
 function(zero3d_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;SANITIZE" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} zero3d_test_support zero3d_flags GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} zero3d_test_support zero3d_flags zero3d_test_flags GTest::gtest_main)
+  if(zero3d_engine_test_support IN_LIST ARG_LIBRARIES)
+    zero3d_use_precompiled(${name} zero3d_engine_test_precompiled)
+  else()
+    zero3d_use_precompiled(${name} zero3d_test_precompiled)
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -48,8 +54,13 @@ function(zero3d_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   # Tests run with the stream-order hazard checker and the checked communicator on, in every preset.
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-                       ENVIRONMENT "ZERO3D_CHECK=1;OMP_NUM_THREADS=1")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "ZERO3D_CHECK=1;OMP_NUM_THREADS=1")
+  foreach(sanitizer ${ARG_SANITIZE})
+    if(sanitizer IN_LIST ZERO3D_SANITIZE)
+      add_dependencies(sanitized_tests ${name})
+      set_tests_properties(${name} PROPERTIES LABELS sanitized)
+    endif()
+  endforeach()
 endfunction()
 
 function(zero3d_shared_library)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <span>
 
 #include "zero3d/core/text.h"
 #include "zero3d/tests/support/nano_model.h"
@@ -69,12 +70,12 @@ RunResult run(const Scenario& scenario, int stage, const Keys& keys = {},
 }
 
 std::vector<Scenario> all_scenarios() {
+  if (kSanitized) return {{"gpt2-tied", 3, 3, true}, {"llama", 2, 1, false}};
   std::vector<Scenario> scenarios;
   for (const char* model : {"probe", "gpt2", "gpt2-tied", "llama", "llama-tied"}) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
       for (const int accumulation : {1, 3}) {
         for (const bool bf16 : {false, true}) {
-          if (kSanitized && (ranks != 3 || accumulation == 1)) continue;
           scenarios.push_back({model, ranks, accumulation, bf16});
         }
       }
@@ -167,14 +168,13 @@ class Knobs : public ::testing::TestWithParam<int> {};
 
 TEST_P(Knobs, ChangeNoBit) {
   const int stage = GetParam();
-  for (const Scenario& scenario : kKnobScenarios) {
-    if (kSanitized && &scenario != kKnobScenarios) break;
+  for (const Scenario& scenario : std::span(kKnobScenarios).first(kSanitized ? 1 : 4)) {
     SCOPED_TRACE(name_of(scenario));
     const RunResult plain = run(scenario, stage);
     const RunResult two_steps =
         run(scenario, stage, {}, [](RunOptions& options) { options.steps = 2; });
     for (const Knob& knob : knobs()) {
-      if (stage < knob.lowest_stage) continue;
+      if (stage < knob.lowest_stage || (kSanitized && stage < 3 && !knob.change)) continue;
       const RunResult changed = run(scenario, stage, knob.keys, knob.change);
       EXPECT_TRUE(same_bits(changed.steps.size() == 2 ? two_steps : plain, changed))
           << knob.name << ": " << knob.keys.zero;
@@ -212,6 +212,7 @@ TEST(Knobs, ABudgetThatClipsPrefetchChangesNoBit) {
 }
 
 TEST(Knobs, PrescalingAndPredividingByPowersOfTwoChangeNoBit) {
+  if (kSanitized) GTEST_SKIP() << "other values, the same order";
   const Scenario scenario{"gpt2", 4, 3, false};
   for (int stage = 0; stage <= 3; ++stage) {
     const RunResult plain = run(scenario, stage);
@@ -240,6 +241,7 @@ TEST(Mics, IsOneSumInTwoLevels) {
   EXPECT_TRUE(same_bits(run(probe, 3), run(probe, 3, {R"("mics_shard_size": 4)", ""})));
 
   for (const bool bf16 : {false, true}) {
+    if (kSanitized && !bf16) continue;
     const Scenario nano{"gpt2-tied", 4, 3, bf16};
     const RunResult plain = run(nano, 3, mics);
     EXPECT_TRUE(close(run(nano, 3), plain, bf16 ? 1e-2 : 1e-5));
@@ -252,6 +254,7 @@ TEST(Mics, IsOneSumInTwoLevels) {
 
 /// Other factorisations of one global batch agree to rounding.
 TEST(Ranks, OneGlobalBatchAgreesHoweverItIsSplit) {
+  if (kSanitized) GTEST_SKIP() << "other values, the same order";
   for (const char* model : {"gpt2", "llama-tied"}) {
     const RunResult reference = run({model, 1, 12, false}, 0);
     for (const auto& [ranks, accumulation] : {std::pair{2, 6}, {3, 4}, {4, 3}}) {
@@ -266,6 +269,7 @@ TEST(Ranks, OneGlobalBatchAgreesHoweverItIsSplit) {
 /// A micro-batch in which nothing counts has the gradient zero, and is one of those that the mean
 /// is over: the step is that of the others, of half the size where there are two.
 TEST(Ranks, AMicroBatchWithoutTargetsCountsInTheMean) {
+  if (kSanitized) GTEST_SKIP() << "other values, the same order";
   const auto json = [](int stage, int accumulation, double lr) {
     return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )",
                   accumulation, R"(, "gradient_clipping": 0, "zero_allow_untested_optimizer": true,

@@ -126,9 +126,10 @@ TEST(MeshModel, TensorParallelPartsTrainToTheBitsOfOneRank) {
         R"({"type": "Lamb", "params": {"lr": 0.01, "weight_decay": 0.1}})"}) {
     const Trained expected = train(optimizer, 0, {});
     EXPECT_EQ(expected.losses, std::vector<double>(3, 1.0));
-    for (int stage = 0; stage <= 3; ++stage) {
+    for (int stage = kSanitized ? 2 : 0; stage <= 3; ++stage) {
       for (const GridDegrees& degrees :
-           {GridDegrees{.tp = 2}, GridDegrees{.tp = 4}, GridDegrees{.dp = 2, .tp = 2}}) {
+           {GridDegrees{.dp = 2, .tp = 2}, GridDegrees{.tp = 2}, GridDegrees{.tp = 4}}) {
+        if (kSanitized && degrees.dp == 1) continue;
         SCOPED_TRACE(
             concat(optimizer, ", stage ", stage, ", dp ", degrees.dp, ", tp ", degrees.tp));
         const Trained found = train(optimizer, stage, degrees);

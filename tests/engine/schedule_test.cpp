@@ -74,6 +74,7 @@ TEST(Schedule, HandWrittenOrdersGiveTheBitsOfThePlainOne) {
   for (const char* precision : {"", R"("bf16": {"enabled": true}, )"}) {
     for (const bool tied : {true, false}) {
       for (int stage = 0; stage <= 3; ++stage) {
+        if (kSanitized && (stage != (tied ? 3 : 1) || *precision == '\0')) continue;
         const std::string json = concat(
             R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": )",
             accumulation, ", ", precision,

@@ -60,17 +60,23 @@ struct Feature {
 
 std::vector<Feature> features() {
   std::vector<Feature> all = {
-      {"clipping", "", R"("gradient_clipping": 0.5)"},
       {"persistence", R"("stage3_param_persistence_threshold": 1100)", ""},
       {"reuse", R"("stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0)", ""},
-      {"all-reduce", R"("reduce_scatter": false, "reduce_bucket_size": 2048)", ""},
-      {"prescale", R"("reduce_scatter": false)", R"("prescale_gradients": true)"},
-      {"predivide", R"("reduce_scatter": false)", R"("gradient_predivide_factor": 2.0)"},
-      {"tiles", R"("sub_group_size": 1024)", ""},
-      {"bf16", "", R"("bf16": {"enabled": true})"},
-      {"fp16", "", R"("fp16": {"enabled": true, "initial_scale_power": 4})"},
       {"bf16 all-reduce", R"("reduce_scatter": false)", R"("bf16": {"enabled": true})"}};
-  for (const char* type : {"Lamb", "Muon", "Adagrad", "Lion", "SGD", "RMSprop"})
+  if (!kSanitized) {  // what changes values alone
+    const std::vector<Feature> more = {
+        {"all-reduce", R"("reduce_scatter": false, "reduce_bucket_size": 2048)", ""},
+        {"clipping", "", R"("gradient_clipping": 0.5)"},
+        {"prescale", R"("reduce_scatter": false)", R"("prescale_gradients": true)"},
+        {"predivide", R"("reduce_scatter": false)", R"("gradient_predivide_factor": 2.0)"},
+        {"tiles", R"("sub_group_size": 1024)", ""},
+        {"bf16", "", R"("bf16": {"enabled": true})"},
+        {"fp16", "", R"("fp16": {"enabled": true, "initial_scale_power": 4})"}};
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  for (const char* type : {"Lamb", "Muon"}) all.push_back({type, "", "", type});
+  if (kSanitized) return all;
+  for (const char* type : {"Adagrad", "Lion", "SGD", "RMSprop"})
     all.push_back({type, "", "", type});
   return all;
 }
@@ -80,6 +86,7 @@ TEST(Sharing, GoesTogetherWithEveryFeature) {
     const RunResult plain = run_engine(json_of(feature.zero, feature.top, feature.type), options());
     EXPECT_GT(plain.steps.back().grad_norm, 0.0);
     for (const char* sharing : kSharings) {
+      if (kSanitized && sharing != kSharings[0] && sharing != kSharings[2]) continue;
       const std::string zero = feature.zero.empty() ? sharing : concat(sharing, ", ", feature.zero);
       EXPECT_TRUE(same_bits(plain, run_engine(json_of(zero, feature.top, feature.type), options())))
           << feature.name << ", " << sharing;
@@ -88,7 +95,8 @@ TEST(Sharing, GoesTogetherWithEveryFeature) {
 }
 
 TEST(Sharing, StagesOneAndTwoTakeShardGroupsToo) {
-  for (const char* type : {"AdamW", "Lamb", "Muon"}) {
+  for (const char* type : {"Lamb", "AdamW", "Muon"}) {
+    if (kSanitized && std::string(type) != "Lamb") continue;
     const RunResult plain = run_engine(json_of("", "", type, 0), options());
     TrainSettings settings = settings_of(json_of("", "", type, 1), kRanks);
     settings.sharding.ranks = 2;
@@ -128,7 +136,8 @@ void train(Engine& engine, int rank) {
 
 /// Parameters written between a pass and the next are what the next one reads, whoever writes.
 TEST(Sharing, AStoredParameterIsSeenByTheNextPass) {
-  for (const int writer : {0, 3}) {
+  for (const int writer : {3, 0}) {
+    if (kSanitized && writer == 0) continue;
     const auto body = [writer](Engine& engine, int rank) {
       const double before = evaluate(engine, rank);
       engine.model().with_parameters({"transformer.wte.weight", "transformer.h.1.mlp.c_fc.weight"},

@@ -86,6 +86,7 @@ class MovedState : public ::testing::TestWithParam<const char*> {};
 TEST_P(MovedState, ChangesNoBit) {
   for (const char* precision : {"", R"("bf16": {"enabled": true}, )"}) {
     for (const int stage : {0, 3}) {
+      if (kSanitized && (*precision == '\0') != (stage == 0)) continue;
       const std::string json = concat(
           R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5, )", precision,
           R"("zero_allow_untested_optimizer": true, "optimizer": {"type": ")", GetParam(),
@@ -106,9 +107,12 @@ TEST_P(MovedState, ChangesNoBit) {
   }
 }
 
+// One of each way to update is enough for a sanitizer.
+const std::vector<const char*> kOptimizers = {"AdamW", "Lamb", "Muon",   "Adagrad",
+                                              "Lion",  "SGD",  "RMSprop"};
 INSTANTIATE_TEST_SUITE_P(All, MovedState,
-                         ::testing::Values("AdamW", "Adagrad", "Lion", "SGD", "RMSprop", "Lamb",
-                                           "Muon"));
+                         ::testing::ValuesIn(kOptimizers.begin(),
+                                             kOptimizers.begin() + (kSanitized ? 3 : 7)));
 
 }  // namespace
 }  // namespace zero3d::test
