@@ -40,10 +40,12 @@ int run(int argc, char** argv, bool output) {
   zero3d::tools::add_validate(app);
   zero3d::tools::add_config_docs(app);
   zero3d::tools::add_bench(app);
+  zero3d::tools::add_inspect(app);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) std::cout << app.help();
-    if (!output && (app.got_subcommand("validate") || app.got_subcommand("config-docs")))
+    if (!output && (app.got_subcommand("validate") || app.got_subcommand("config-docs") ||
+                    app.got_subcommand("inspect")))
       throw zero3d::Error(zero3d::ErrorKind::kInvalid,
                           "standard output is closed, and what this command prints is all it does");
   } catch (const CLI::ParseError& error) {
