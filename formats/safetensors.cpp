@@ -11,6 +11,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/convert.h"
+#include "zero3d/formats/element_reader.h"
 #include "zero3d/formats/lfs_pointer.h"
 #include "zero3d/formats/problem_list.h"
 #include "zero3d/formats/safetensors_header.h"
@@ -20,7 +21,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format's bytes are little-endian");
 
-constexpr std::size_t kChunkBytes = 1u << 18;
 constexpr std::size_t kMaxUnreadable = 8;  // an index may name a million files that are not there
 
 /// What git leaves in the place of a large file that was not fetched.
@@ -155,22 +155,8 @@ void SafetensorsFile::read(const SafetensorsEntry& entry, std::int64_t first,
     throw_invalid(concat("elements [", first, ", ", first, " + ", count, ") of tensor ",
                          printable(entry.name), " asked for, it has ", entry.numel()));
   }
-  const std::size_t size = size_of(*entry.dtype);
-  std::uint64_t offset = entry.begin + static_cast<std::uint64_t>(first) * size;
-  if (*entry.dtype == dst.dtype()) {
-    file_.read(offset, dst.data(), static_cast<std::size_t>(count) * size);
-    return;
-  }
-  std::vector<std::byte> chunk(std::min(kChunkBytes, static_cast<std::size_t>(count) * size));
-  std::byte* out = dst.data();
-  for (std::size_t left = static_cast<std::size_t>(count); left > 0;) {
-    const std::size_t part = std::min(left, kChunkBytes / size);
-    file_.read(offset, chunk.data(), part * size);
-    convert_elements(*entry.dtype, chunk.data(), dst.dtype(), out, part);
-    offset += part * size;
-    out += part * size_of(dst.dtype());
-    left -= part;
-  }
+  read_elements(file_, *entry.dtype,
+                entry.begin + static_cast<std::uint64_t>(first) * size_of(*entry.dtype), dst);
 }
 
 SafetensorsFolder::SafetensorsFolder(std::string path) : path_(std::move(path)) {
