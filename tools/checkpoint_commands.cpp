@@ -50,6 +50,11 @@ void add_export(CLI::App& app) {
       ->add_option("--model", options->model,
                    "Folder with the model's config.json and tokenizer; default: what the run used")
       ->type_name("DIR|NAME");
+  command
+      ->add_option("--map", options->map,
+                   "A name, or the beginning of names, of a checkpoint of DeepSpeed is the model's "
+                   "NEW; repeatable")
+      ->type_name("OLD=NEW");
   command->add_option("--dtype", options->dtype, "Of the weights; default: what the run trained in")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_option("--max-shard", options->max_shard, "Largest file, such as 5GB; default: 50GB")

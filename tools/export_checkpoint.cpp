@@ -58,9 +58,10 @@ DType dtype_of_export(const ExportOptions& options, const ModelConfig& config) {
 }  // namespace
 
 void export_checkpoint(const ExportOptions& options) {
-  const std::unique_ptr<SavedState> saved = open_saved_state(options.checkpoint);
+  std::unique_ptr<SavedState> saved = open_saved_state(options.checkpoint);
   ModelConfig config = find_model(*saved, options);
   match_ties(*saved, config);
+  saved = open_saved_state(options.checkpoint, {blocks_of(config), options.map});
   const std::vector<ParameterSpec> parameters = list_parameters(*build_model(config));
   require_same_model(*saved, parameters);
   const DType dtype = dtype_of_export(options, config);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace zero3d::tools {
 
@@ -13,6 +14,7 @@ struct ExportOptions {
   std::string model;  ///< Folder of config.json and tokenizer; "": as the checkpoint says.
   std::string dtype;  ///< "": what the run trained in.
   std::string max_shard;
+  std::vector<std::string> map;  ///< "OLD=NEW".
 };
 void export_checkpoint(const ExportOptions& options);
 

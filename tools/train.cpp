@@ -151,6 +151,10 @@ void add_checkpoints(CLI::App& command, TrainRequest& request) {
       add("--resume", request.resume, "DIR|latest",
           "Go on from a checkpoint, or from the last one of a folder; latest: of --save, if it has "
           "one. --steps counts from the run's start");
+  add("--map", request.map, "OLD=NEW",
+      "A name, or the beginning of names, of a checkpoint of DeepSpeed is the model's NEW; "
+      "repeatable")
+      ->needs(resume);
   add("--override", request.overrides, "KEY",
       "Of lr, clipping, batch, schedule take the checkpoint's rather than the configuration's; of "
       "steps, moments, scaler, data, seed the other way round; repeatable")

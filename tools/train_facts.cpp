@@ -101,6 +101,7 @@ std::string describe_facts(const TrainPlan& plan) {
   add("the checkpoint of --resume",
       plan.resumed == nullptr ? "none" : to_text(plan.resumed->run().state));
   add("--override", quoted(request.overrides));
+  add("--map", quoted(request.map));
   add("--generate", request.generate);
   add("--generate-tokens", request.generate_tokens);
   add("--temperature", request.temperature);

@@ -32,6 +32,7 @@ struct TrainRequest {
   bool save_async = false;
   std::string resume;                  ///< A folder, or "latest"; "": from the start.
   std::vector<std::string> overrides;  ///< train_resume.h.
+  std::vector<std::string> map;        ///< Names of the checkpoint, "OLD=NEW".
   std::vector<std::string> eval_data;
   std::int64_t eval_interval = 0;
   std::string generate;

@@ -257,8 +257,8 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   require_outputs_apart(request);
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
   if (!request.host_memory.empty()) plan.host_memory = parse_bytes(request.host_memory);
-  plan.resumed = open_resumed(request);
   open_model(plan);
+  plan.resumed = open_resumed(request, plan.model);
   if (leads)
     for (const std::string& remark : plan.model.remarks)
       log_warning(concat(request.model, ": ", remark));

@@ -13,6 +13,7 @@
 #include "zero3d/engine/checkpoint/checkpoint_folder.h"
 #include "zero3d/formats/hjson.h"
 #include "zero3d/formats/problem_list.h"
+#include "zero3d/models/build.h"
 
 namespace zero3d::tools {
 namespace {
@@ -50,7 +51,14 @@ void take_over(const JsonValue& from, JsonValue& to, const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<SavedState> open_resumed(const TrainRequest& request) {
+std::vector<std::vector<ParameterSpec>> blocks_of(const ModelConfig& model) {
+  std::vector<std::vector<ParameterSpec>> blocks;
+  const std::unique_ptr<Module> module = build_model(model);
+  for (const auto& block : module->blocks()) blocks.push_back(block->parameters());
+  return blocks;
+}
+
+std::unique_ptr<SavedState> open_resumed(const TrainRequest& request, const ModelConfig& model) {
   if (request.resume.empty()) return nullptr;
   std::string folder = request.resume;
   if (folder == kLatestName) {
@@ -62,7 +70,7 @@ std::unique_ptr<SavedState> open_resumed(const TrainRequest& request) {
       return nullptr;
     }
   }
-  return open_saved_state(folder);
+  return open_saved_state(folder, {blocks_of(model), request.map});
 }
 
 std::string overridden_config(const TrainRequest& request, const SavedState& saved,

@@ -11,6 +11,7 @@
 #include "zero3d/engine/checkpoint/checkpoint.h"
 #include "zero3d/engine/checkpoint/saved_state.h"
 #include "zero3d/engine/module.h"
+#include "zero3d/models/model_config.h"
 
 namespace zero3d::tools {
 
@@ -23,11 +24,14 @@ inline constexpr const char* kRunKeys[] = {"steps", "moments", "scaler", "data",
 
 /// The checkpoint that --resume names; null without one, and for "latest" where --save has none
 /// yet. Throws IoError.
-std::unique_ptr<SavedState> open_resumed(const TrainRequest& request);
+std::unique_ptr<SavedState> open_resumed(const TrainRequest& request, const ModelConfig& model);
 
 /// The text of the configuration with what --override takes from the checkpoint; as it is without.
 std::string overridden_config(const TrainRequest& request, const SavedState& saved,
                               const std::string& text);
+
+/// What each block declares, in order of execution.
+std::vector<std::vector<ParameterSpec>> blocks_of(const ModelConfig& model);
 
 /// Throws Error(kInvalid) for another model.
 void require_same_model(const SavedState& saved, const std::vector<ParameterSpec>& parameters);

@@ -126,8 +126,9 @@ LoadedCheckpoint load_checkpoint(ShardedModel& model, const SavedState& saved,
   take_numbers(saved.run(), model, options);
   // A window of another number of micro-batches has other counts at its start.
   const std::int64_t accumulation = model.train_settings().accumulation;
-  if (model.state().micro_steps % accumulation != 0)
-    model.state().micro_steps = model.state().steps * accumulation;
+  RunState& state = model.state();
+  if (state.micro_steps % accumulation != 0 || state.micro_steps < state.steps)
+    state.micro_steps = state.steps * accumulation;
   result.client_state = saved.run().client_state;
   result.changes = changed_settings(saved.run().settings, describe(model.train_settings()));
   return result;
