@@ -166,7 +166,7 @@ LineFile::~LineFile() {
 }
 
 void LineFile::write(std::string_view line) {
-  if (regular_ && !std::exchange(started_, true) && ::ftruncate(descriptor_.value(), 0) != 0)
+  if (regular_ && !std::exchange(started_, true) && ::ftruncate(descriptor_.value(), kept_) != 0)
     throw IoError(path_, errno, "cannot be written");
   created_.clear();
   struct stat before = {};

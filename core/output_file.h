@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,6 +47,8 @@ class LineFile {
   LineFile& operator=(const LineFile&) = delete;
   ~LineFile();  ///< Without a line, a file that was not there is removed.
 
+  /// Keeps the first bytes of what is there when the first line comes; without a call, none.
+  void keep(std::int64_t bytes) { kept_ = bytes; }
   /// Writes `line` and the end of it; after an IoError the file ends with the line before.
   void write(std::string_view line);
   /// Whether it is a file, with a place for others beside it.
@@ -55,8 +58,9 @@ class LineFile {
   std::string path_;
   Descriptor descriptor_;
   bool regular_ = false;
-  bool started_ = false;  ///< What was there before is gone.
-  std::string created_;   ///< What was not there before, while it has no line.
+  bool started_ = false;  ///< What was there before is gone, but for what is kept.
+  std::int64_t kept_ = 0;
+  std::string created_;  ///< What was not there before, while it has no line.
 };
 
 /// `path` with the links at its end followed, whether or not there is something at the end of them.

@@ -58,24 +58,33 @@ bool still_names(const std::string& path, const Descriptor& descriptor) {
          named.st_dev == open.st_dev && named.st_ino == open.st_ino;
 }
 
-/// What nobody holds is of a run that was killed.
-void sweep(const fs::path& target) {
-  const std::string start = name_start(target);
-  const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
+/// The temporary names of a folder that begin with `start`, or of all targets where that is empty.
+std::vector<std::string> temporary_names(const fs::path& folder, const std::string& start) {
+  const std::string mark = concat(".tmp-", host_name(), "-");
   std::vector<std::string> found;
   std::error_code code;
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
     const std::string name = it->path().filename().string();
-    if (name.size() > start.size() && name.compare(0, start.size(), start) == 0 &&
-        is_name_end(std::string_view(name).substr(start.size()))) {
-      found.push_back(it->path().string());
-    }
+    const std::size_t at = start.empty() ? name.rfind(mark) : name.find(start);
+    if (at == std::string::npos || (!start.empty() && at != 0)) continue;
+    const std::size_t rest = at + (start.empty() ? mark : start).size();
+    if (is_name_end(std::string_view(name).substr(rest))) found.push_back(it->path().string());
   }
-  for (const std::string& path : found) {
-    const Descriptor held(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (held && ::flock(held.value(), LOCK_EX | LOCK_NB) == 0 && still_names(path, held))
-      fs::remove_all(path, code);
-  }
+  return found;
+}
+
+/// Open and locked where nobody else holds it: of a run that was killed.
+Descriptor take_abandoned(const std::string& path) {
+  Descriptor held(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!held || ::flock(held.value(), LOCK_EX | LOCK_NB) != 0 || !still_names(path, held))
+    return Descriptor();
+  return held;
+}
+
+void sweep(const fs::path& target) {
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
+  for (const std::string& path : temporary_names(folder, name_start(target)))
+    TemporaryPath::remove_abandoned(path);
 }
 
 /// False when a run that sweeps was faster and takes it away.
@@ -114,6 +123,18 @@ TemporaryPath::TemporaryPath(const std::string& target, Kind kind) {
 }
 
 TemporaryPath::~TemporaryPath() { remove(); }
+
+std::vector<std::string> TemporaryPath::abandoned_in(const std::string& folder) {
+  std::vector<std::string> paths = temporary_names(folder, "");
+  std::erase_if(paths, [](const std::string& path) { return !take_abandoned(path); });
+  return paths;
+}
+
+void TemporaryPath::remove_abandoned(const std::string& path) {
+  const Descriptor held = take_abandoned(path);
+  std::error_code code;
+  if (held) fs::remove_all(path, code);
+}
 
 std::error_code TemporaryPath::remove() {
   std::error_code code;

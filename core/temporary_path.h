@@ -5,6 +5,7 @@
 
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "zero3d/core/descriptor.h"
 
@@ -20,6 +21,11 @@ class TemporaryPath {
   TemporaryPath(const TemporaryPath&) = delete;
   TemporaryPath& operator=(const TemporaryPath&) = delete;
   ~TemporaryPath();  ///< Removes what has that name, folders with all that is in them.
+
+  /// What killed runs of this host have left in a folder, for any target.
+  static std::vector<std::string> abandoned_in(const std::string& folder);
+  /// Removes it unless a run took it up since.
+  static void remove_abandoned(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Descriptor& descriptor() const { return descriptor_; }

@@ -53,6 +53,8 @@ class SettingsReader {
   OffloadDevice device(const std::string& section) const;
   std::vector<std::string> paths(const std::string& section) const;
 
+  TagValidation tag_validation() const;
+
   const Config& config_;
 };
 
@@ -85,6 +87,13 @@ OptimizerChoice SettingsReader::optimizer() {
   choice.offloaded = config_.offloads("offload_optimizer");
   choice.bf16_states = config_.flag("bf16.bf16_optimizer_states");
   return choice;
+}
+
+TagValidation SettingsReader::tag_validation() const {
+  const std::string word = lower_case(config_.text("checkpoint.tag_validation"));
+  for (const TagValidation one : {TagValidation::ignore, TagValidation::fail})
+    if (word == name_of(one)) return one;
+  return TagValidation::warn;
 }
 
 LossScalerOptions SettingsReader::loss_scaler() {
@@ -264,6 +273,7 @@ TrainSettings SettingsReader::read() {
     settings.schedule = {config_.text("scheduler.type"), parameters("scheduler.params")};
   settings.optimizer_tile = config_.integer("zero_optimization.sub_group_size");
   if (config_.has("steps_per_print")) settings.log_every = config_.integer("steps_per_print");
+  settings.tag_validation = tag_validation();
   return settings;
 }
 

@@ -333,6 +333,7 @@ void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
     const OffloadUse use = model_->offload_use();
     last_.offload = use - std::exchange(offload_before_, use);
   }
+  poll_checkpoint();
   const std::int64_t every = settings_.log_every;
   if (every > 0 && last_.step % every == 0 && mesh_.leads()) {
     log_info(concat("step=", last_.step, ", skipped=", skipped_steps(), ", lr=", outcome.lr,

@@ -15,6 +15,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/accumulation_window.h"
+#include "zero3d/engine/checkpoint/checkpoint.h"
 #include "zero3d/engine/dry_run.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
@@ -109,6 +110,20 @@ class Engine {
   /// accumulation windows; the time between them is not part of a step's seconds.
   void offload_states(const MovableStates& which = {});
   void reload_states();
+  /// Writes parameters, optimizer states and where the run is to folder/tag, whole or not at all:
+  /// engine/checkpoint/checkpoint.h. Every rank calls, between two accumulation windows. Returns
+  /// the checkpoint's folder. What fails on one rank is thrown on all, and training may go on.
+  std::string save_checkpoint(const std::string& folder, const SaveCheckpointOptions& options = {});
+  /// Waits for an asynchronous save; what it threw is thrown here. Every rank calls.
+  void finish_checkpoint();
+  /// Goes on from a checkpoint of ours, saved on any mesh, at any stage and on any tier. Every rank
+  /// calls, between two accumulation windows. Where the folder has none (no tag given, no file
+  /// `latest`), a warning says so and the path is "". Throws, with nothing changed, for one that
+  /// does not go with the model.
+  LoadedCheckpoint load_checkpoint(const std::string& folder,
+                                   const LoadCheckpointOptions& options = {});
+  /// The same from what any reader found.
+  LoadedCheckpoint load_checkpoint(const SavedState& saved, const LoadCheckpointOptions& options);
 
   /// Mean loss over the batches of all ranks that have a target, without gradients; NaN when none
   /// has.
@@ -131,6 +146,7 @@ class Engine {
   const RunState& state() const { return model_->state(); }
 
   ShardedModel& model() { return *model_; }
+  bool leads() const { return mesh_.leads(); }  ///< Tells what is told once.
   /// Bytes by tier and category for micro-batches of [batch, sequence] tokens.
   MemoryEstimate memory_estimate(std::int64_t batch, std::int64_t sequence) const;
 
@@ -150,6 +166,9 @@ class Engine {
   RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
   void require_trainable() const;
   void optimizer_step(const AccumulationWindow::Ended& window);
+  void require_between_windows(const char* call) const;
+  CheckpointSaver& saver();
+  void poll_checkpoint();
   void without_boundary(const char* scope, const std::function<void()>& body);
 
   const TrainSettings settings_;
@@ -165,6 +184,7 @@ class Engine {
   OffloadUse offload_before_;
   int micro_batch_ = 0;  ///< Of the last forward, within its window.
   std::optional<AccumulationWindow> window_;
+  std::unique_ptr<CheckpointSaver> saver_;  ///< Null until the first save.
 };
 
 /// Makes the mesh, a CPU device of `threads` threads for this rank and an engine on it.

@@ -5,32 +5,14 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
-#include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
+#include "zero3d/engine/pause.h"
 #include "zero3d/formats/convert.h"
 #include "zero3d/formats/safetensors_writer.h"
 
 namespace zero3d {
 namespace {
-
-/// Leaves its lifetime out of the time of a step that began at `begin_ns`, once what the streams
-/// have of that step is done.
-class Pause {
- public:
-  Pause(Communicator& world, ShardedModel& model, std::int64_t& begin_ns)
-      : step_begin_ns_(begin_ns) {
-    fail_together(world, [&] { model.synchronize(); });
-    begin_ns_ = now_ns();
-  }
-  Pause(const Pause&) = delete;
-  Pause& operator=(const Pause&) = delete;
-  ~Pause() { step_begin_ns_ += now_ns() - begin_ns_; }
-
- private:
-  std::int64_t& step_begin_ns_;
-  std::int64_t begin_ns_ = 0;
-};
 
 /// Of batches with a target.
 struct Losses {

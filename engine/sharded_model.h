@@ -161,6 +161,11 @@ class ShardedModel final : public ParameterAccess {
   /// Of this rank, so far.
   OffloadUse offload_use() const;
   const OptimizerSetup& setup() const { return setup_; }
+  const Mesh& mesh() const { return mesh_; }
+  const TrainSettings& train_settings() const { return settings_; }
+  /// Where this rank's part of the model lies in the whole of it.
+  const ModelPart& part() const { return part_; }
+  const LossScaler& loss_scaler() const { return scaler_; }
   ParameterStore& store() { return *store_; }
   GradientReducer& reducer() { return *reducer_; }
   ShardedOptimizer& optimizer() { return *optimizer_; }

@@ -114,6 +114,18 @@ void add(Description& out, const OffloadSettings& offload) {
 
 }  // namespace
 
+std::string_view name_of(TagValidation validation) {
+  switch (validation) {
+    case TagValidation::ignore:
+      return "ignore";
+    case TagValidation::warn:
+      return "warn";
+    case TagValidation::fail:
+      break;
+  }
+  return "fail";
+}
+
 std::string describe(const TrainSettings& settings) {
   Description out;
   out.add("micro-batch", settings.micro_batch);
@@ -137,6 +149,7 @@ std::string describe(const TrainSettings& settings) {
   out.add("schedule", settings.schedule.params);
   out.add("optimizer tile", settings.optimizer_tile);
   out.add("steps between progress lines", settings.log_every);
+  out.add("validation of tags", name_of(settings.tag_validation));
   return out.text();
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "zero3d/core/dtype.h"
 #include "zero3d/engine/recomputation.h"
@@ -58,6 +59,14 @@ struct PrecisionSettings {
   std::optional<LossScalerOptions> loss_scale;
 };
 
+/// What becomes of a checkpoint that ranks save under different tags.
+enum class TagValidation {
+  ignore,  ///< The first rank's tag goes for all.
+  warn,    ///< The same, with a warning.
+  fail     ///< An error.
+};
+std::string_view name_of(TagValidation validation);
+
 struct TrainSettings {
   std::int64_t micro_batch = 1;      ///< Rows of a rank's micro-batch.
   std::int64_t accumulation = 1;     ///< Micro-batches of a step.
@@ -76,6 +85,7 @@ struct TrainSettings {
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.
   std::int64_t log_every = 0;                   ///< Steps between progress lines; 0: none.
+  TagValidation tag_validation = TagValidation::warn;
 };
 
 /// For settings that no loader checked: throws Error(kInvalid) that names the first field out of

@@ -1,7 +1,4 @@
 // FolderWriter: the folder grows under a temporary name and takes its place in one rename.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +8,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/output_file.h"
+#include "zero3d/core/replace_path.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
 #include "zero3d/models/hf_folder.h"
@@ -95,33 +93,6 @@ void keep_other_files(const fs::path& from, const fs::path& to) {
   }
 }
 
-/// Exchanges two folders in one step; false when the system cannot.
-bool exchange(const fs::path& a, const fs::path& b) {
-#ifdef RENAME_EXCHANGE
-  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) {
-    throw IoError(b.string(), errno, "cannot move the complete export to its name");
-  }
-#endif
-  return false;
-}
-
-/// Puts `fresh` under the name `target`; what was there is under the name `fresh` afterwards.
-void replace(const fs::path& fresh, const fs::path& target) {
-  if (exchange(fresh, target)) return;
-  const fs::path old = concat(target.string(), ".old-", ::getpid());
-  std::error_code code;
-  fs::rename(target, old, code);
-  if (code) throw IoError(target.string(), code.value(), "cannot move the old export aside");
-  fs::rename(fresh, target, code);
-  if (code) {
-    std::error_code back;
-    fs::rename(old, target, back);
-    throw IoError(target.string(), code.value(), "cannot move the complete export to its name");
-  }
-  fs::rename(old, fresh, code);
-}
-
 /// Under the first free name of "<path>.kept", "<path>.kept2", ...; "" when it cannot be moved.
 std::string keep_aside(const fs::path& complete, const std::string& path) {
   for (int number = 1; number < 100; ++number) {
@@ -187,7 +158,7 @@ void FolderWriter::take_place(const std::string& temporary) {
   if (replaces) keep_other_files(path_, temporary);
   sync_folder(temporary);
   if (replaces) {
-    replace(temporary, path_);
+    replace_path(temporary, path_);
   } else {
     fs::rename(temporary, path_, code);
     if (code) throw IoError(path_, code.value(), "cannot move the complete export to its name");

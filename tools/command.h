@@ -17,6 +17,8 @@ struct ExitStatus {
 
 void add_bench(CLI::App& app);
 void add_config_docs(CLI::App& app);
+void add_diff(CLI::App& app);
+void add_export(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_train(CLI::App& app);
 void add_validate(CLI::App& app);

@@ -38,6 +38,9 @@ int run(int argc, char** argv, bool output) {
   app.require_subcommand(0, 1);
   zero3d::tools::add_train(app);
   zero3d::tools::add_validate(app);
+  zero3d::tools::add_inspect(app);
+  zero3d::tools::add_diff(app);
+  zero3d::tools::add_export(app);
   zero3d::tools::add_config_docs(app);
   zero3d::tools::add_bench(app);
   zero3d::tools::add_inspect(app);

@@ -1,7 +1,10 @@
 #include "metrics_file.h"
 
 #include <cmath>
+#include <fstream>
+#include <optional>
 
+#include "zero3d/formats/hjson.h"
 #include "zero3d/formats/json_value.h"
 
 namespace zero3d::tools {
@@ -20,7 +23,35 @@ JsonValue offload_record(const OffloadUse& use) {
   return record;
 }
 
+/// The step of a record, or nothing for a line that is none.
+std::optional<std::int64_t> step_of(const std::string& line) {
+  std::vector<HjsonProblem> duplicates;
+  try {
+    const JsonValue record = parse_hjson(line, "metrics", duplicates);
+    const JsonValue* const step = record.find("step");
+    if (step != nullptr && step->is_integer()) return step->as_integer();
+  } catch (const HjsonError&) {
+  }
+  return std::nullopt;
+}
+
+/// Bytes of the whole lines before the first record of `first_step` or a later one.
+std::int64_t bytes_before(const std::string& path, std::int64_t first_step) {
+  std::ifstream in(path, std::ios::binary);
+  std::int64_t bytes = 0;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const auto step = step_of(line);
+    if (!step || *step >= first_step) break;
+    bytes += static_cast<std::int64_t>(line.size()) + 1;
+  }
+  return bytes;
+}
+
 }  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) : lines_(path) {
+  if (first_step > 1 && lines_.is_regular()) lines_.keep(bytes_before(path, first_step));
+}
 
 void MetricsFile::train(const StepResult& result) {
   JsonValue record = JsonValue::make_object();

@@ -10,8 +10,10 @@ namespace zero3d::tools {
 
 class MetricsFile {
  public:
-  /// What is at the path is kept until the first line. Throws IoError when it cannot be written.
-  explicit MetricsFile(const std::string& path) : lines_(path) {}
+  /// Of a run whose first step is `first_step`: records of earlier steps stay, and those that are
+  /// there of later ones go with the first line; until then all is as it was. Throws IoError when
+  /// the file cannot be read or written.
+  MetricsFile(const std::string& path, std::int64_t first_step);
   /// Whether other files can lie beside it: it is no pipe or device.
   bool is_regular() const { return lines_.is_regular(); }
   void train(const StepResult& result);

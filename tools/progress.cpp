@@ -71,25 +71,28 @@ std::size_t utf8_length(const std::string& text, std::size_t i) {
 
 }  // namespace
 
-Progress::Progress(std::int64_t steps)
+Progress::Progress(std::int64_t steps, std::int64_t first)
     : steps_(steps),
+      first_(first),
       terminal_(isatty(STDOUT_FILENO) == 1),
       begin_ns_(now_ns()),
-      lines_every_(std::max<std::int64_t>(1, steps / kPlainLines)) {}
+      lines_every_(std::max<std::int64_t>(1, (steps - first + 1) / kPlainLines)) {}
 
 void Progress::step(const StepResult& result) {
   const bool last = result.step == steps_;
-  if (!terminal_ && result.step != 1 && !last && result.step % lines_every_ != 0) return;
+  if (!terminal_ && result.step != first_ && !last && result.step % lines_every_ != 0) return;
   draw(result);
 }
 
 void Progress::draw(const StepResult& result) {
   const double elapsed = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
   const double done = static_cast<double>(result.step) / static_cast<double>(steps_);
+  const double done_here =
+      static_cast<double>(result.step - first_ + 1) / static_cast<double>(steps_ - first_ + 1);
   const double rate = static_cast<double>(result.tokens) / std::max(result.seconds, 1e-9);
   const std::string tail =
       concat(result.skipped ? " skipped" : "", "  ", format_count(static_cast<std::int64_t>(rate)),
-             " tokens/s  ", duration(elapsed), " of ", duration(elapsed / done));
+             " tokens/s  ", duration(elapsed), " of ", duration(elapsed / done_here));
   if (terminal_) {
     const auto filled = static_cast<int>(done * kBarWidth);
     std::printf("\r[%s%s] %lld/%lld  loss %.4f  norm %.3f  lr %.2e%s\x1b[K",
@@ -135,7 +138,8 @@ std::string printable(const std::string& bytes) {
   return text;
 }
 
-std::string draw_curve(const std::vector<double>& values, int rows, int columns) {
+std::string draw_curve(const std::vector<double>& values, int rows, int columns,
+                       std::int64_t first) {
   const std::vector<double> means = column_means(values, columns);
   double low = INFINITY;
   double high = -INFINITY;
@@ -158,8 +162,9 @@ std::string draw_curve(const std::vector<double>& values, int rows, int columns)
     while (chart.back() == ' ') chart.pop_back();
     chart += "\n";
   }
-  return chart + "         +" + std::string(means.size(), '-') + "\n          step 1 to " +
-         std::to_string(values.size()) + "\n";
+  return chart + "         +" + std::string(means.size(), '-') + "\n          step " +
+         std::to_string(first) + " to " +
+         std::to_string(first - 1 + static_cast<std::int64_t>(values.size())) + "\n";
 }
 
 }  // namespace zero3d::tools

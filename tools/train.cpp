@@ -17,6 +17,7 @@ constexpr std::uint64_t kLongestSequence = std::uint64_t{1}
 constexpr const char* kRun = "Run";
 constexpr const char* kParameters = "Parameters, by regular expressions (RE2) found in their names";
 constexpr const char* kOutputs = "Outputs";
+constexpr const char* kCheckpoints = "Checkpoints";
 constexpr const char* kDebugging = "Debugging";
 
 void add_model_and_data(CLI::App& command, TrainRequest& request) {
@@ -53,7 +54,9 @@ void add_run(CLI::App& command, TrainRequest& request) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
     return command.add_option(name, value, help)->group(kRun)->type_name(type);
   };
-  add("--steps", request.steps, "N", "Optimizer steps")->required()->check(whole_number(1));
+  add("--steps", request.steps, "N", "Optimizer steps, from the start of the run")
+      ->required()
+      ->check(whole_number(1));
   add("--ranks", request.ranks, "N",
       "Ranks, as threads of this process; default: 1. Under mpirun its processes are the ranks")
       ->check(int_number(1, 4096));
@@ -125,11 +128,47 @@ void add_outputs(CLI::App& command, TrainRequest& request) {
       ->capture_default_str();
 }
 
+void add_checkpoints(CLI::App& command, TrainRequest& request) {
+  const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
+    return command.add_option(name, value, help)->group(kCheckpoints)->type_name(type);
+  };
+  CLI::Option* save =
+      add("--save", request.save, "DIR",
+          "Save to DIR/global_stepN at the end, and on SIGTERM or SIGINT, which then leave with "
+          "exit code 3");
+  add("--save-interval", request.save_interval, "N", "Save every so many steps as well")
+      ->needs(save)
+      ->check(whole_number(1));
+  add("--keep-last", request.keep_last, "N", "Keep this many checkpoints, and remove older ones")
+      ->needs(save)
+      ->check(int_number(1));
+  command
+      .add_flag("--save-async", request.save_async,
+                "Copy the state to host memory, and write it while training goes on")
+      ->group(kCheckpoints)
+      ->needs(save);
+  CLI::Option* resume =
+      add("--resume", request.resume, "DIR|latest",
+          "Go on from a checkpoint, or from the last one of a folder; latest: of --save, if it has "
+          "one. --steps counts from the run's start");
+  add("--map", request.map, "OLD=NEW",
+      "A name, or the beginning of names, of a checkpoint of DeepSpeed is the model's NEW; "
+      "repeatable")
+      ->needs(resume);
+  add("--override", request.overrides, "KEY",
+      "Of lr, clipping, batch, schedule take the checkpoint's rather than the configuration's; of "
+      "steps, moments, scaler, data, seed the other way round; repeatable")
+      ->needs(resume)
+      ->check(CLI::IsMember(
+          {"lr", "clipping", "batch", "schedule", "steps", "moments", "scaler", "data", "seed"}));
+}
+
 void add_options(CLI::App& command, TrainRequest& request) {
   add_model_and_data(command, request);
   add_run(command, request);
   add_parameters(command, request);
   add_outputs(command, request);
+  add_checkpoints(command, request);
   command
       .add_flag("--reduce-each-micro-batch", request.reduce_each_micro_batch,
                 "ZeRO stages 0 and 1 sum gradients over ranks every micro-batch, as 2 and 3 do")

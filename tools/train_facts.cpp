@@ -39,19 +39,6 @@ std::vector<std::int64_t> spread(std::int64_t total, std::int64_t size, std::int
   return firsts;
 }
 
-std::string describe_tokens(const Dataset* data) {
-  constexpr std::int64_t kPiece = 4096, kPieces = 64;
-  if (data == nullptr) return "none";
-  const TokenFile& file = data->tokens();
-  std::vector<std::int32_t> sample;
-  for (const std::int64_t first : spread(file.tokens(), kPiece, kPieces)) {
-    const std::int64_t count = std::min(kPiece, file.tokens() - first);
-    sample.resize(sample.size() + static_cast<std::size_t>(count));
-    file.read(first, count, sample.data() + sample.size() - count);
-  }
-  return concat(file.tokens(), " tokens like ", hash_of(sample));
-}
-
 std::string describe_weights(const TrainPlan& plan) {
   constexpr std::int64_t kPiece = 64, kPieces = 4;
   if (plan.weights == nullptr) return "drawn";
@@ -69,6 +56,19 @@ std::string describe_weights(const TrainPlan& plan) {
 }
 
 }  // namespace
+
+std::string describe_tokens(const Dataset* data) {
+  constexpr std::int64_t kPiece = 4096, kPieces = 64;
+  if (data == nullptr) return "none";
+  const TokenFile& file = data->tokens();
+  std::vector<std::int32_t> sample;
+  for (const std::int64_t first : spread(file.tokens(), kPiece, kPieces)) {
+    const std::int64_t count = std::min(kPiece, file.tokens() - first);
+    sample.resize(sample.size() + static_cast<std::size_t>(count));
+    file.read(first, count, sample.data() + sample.size() - count);
+  }
+  return concat(file.tokens(), " tokens like ", hash_of(sample));
+}
 
 std::string describe_facts(const TrainPlan& plan) {
   const TrainRequest& request = plan.request;
@@ -94,6 +94,14 @@ std::string describe_facts(const TrainPlan& plan) {
   add_output("--export", request.export_folder);
   add_output("--metrics", request.metrics);
   add_output("--trace", request.trace);
+  add("--save", request.save);
+  add("--save-interval", request.save_interval);
+  add("--keep-last", request.keep_last);
+  add("--save-async", request.save_async);
+  add("the checkpoint of --resume",
+      plan.resumed == nullptr ? "none" : to_text(plan.resumed->run().state));
+  add("--override", quoted(request.overrides));
+  add("--map", quoted(request.map));
   add("--generate", request.generate);
   add("--generate-tokens", request.generate_tokens);
   add("--temperature", request.temperature);

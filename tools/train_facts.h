@@ -13,6 +13,9 @@ namespace zero3d::tools {
 /// a sample of their values.
 std::string describe_facts(const TrainPlan& plan);
 
+/// What tells data apart: its size and a sample of its tokens; "none" for none.
+std::string describe_tokens(const Dataset* data);
+
 /// "" when the ranks agree; `all` holds each rank's facts.
 std::string find_disagreement(const std::vector<std::string>& all);
 

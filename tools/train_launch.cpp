@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "command.h"
+#include "stop_signal.h"
 #include "train_facts.h"
 #include "train_plan.h"
 #include "train_run.h"
@@ -90,12 +91,13 @@ MpiCommOptions comm_options(const TrainRequest& request) {
 /// that failed by its own doing says so, before MPI ends them all. After a failure they meet soon
 /// or not at all, since who is missing in one world is missing in the other too.
 /// Returns what train_rank does.
-std::string run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
+RunEnd run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
   const MpiCommOptions options = comm_options(plan.request);
   const std::unique_ptr<Communicator> world = make_mpi_world(options);
-  std::string failure, what_ended_us, shortfall;
+  std::string failure, what_ended_us;
+  RunEnd end;
   try {
-    fail_together(*world, [&] { shortfall = train_rank(plan, *world, share); });
+    fail_together(*world, [&] { end = train_rank(plan, *world, share); });
   } catch (const CommAborted& error) {  // the rank it happened on tells of it
     what_ended_us = error.what();
   } catch (const std::exception& error) {
@@ -109,7 +111,7 @@ std::string run_together(const TrainPlan& plan, const Share& share, Communicator
     end_alone(what_ended_us.empty() ? std::string(error.what()) : what_ended_us);
   }
   end_together(meeting, first);
-  return shortfall;
+  return end;
 }
 
 /// The spans of all processes come to rank 0's tracer; ranks of one machine share a clock.
@@ -146,12 +148,21 @@ std::string other_ranks(const TrainRequest& request, int processes) {
       ": leave --ranks out, or start as many (mpirun -n ", request.ranks, " zero3d train ...)");
 }
 
+/// A launcher ends all processes as soon as one has ended with a code.
+void leave_stopped(Communicator& meeting) {
+  try {
+    meeting.exchange("");
+  } catch (const CommError&) {
+  }
+  throw ExitStatus{kStoppedExit};
+}
+
 void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromise>& promise) {
   const MpiSession session(timeout_of(request));
   const std::unique_ptr<Communicator> meeting = make_mpi_world(comm_options(request));
   set_log_rank(meeting->rank());
   std::optional<TrainPlan> plan;
-  std::string shortfall;
+  RunEnd end;
   try {
     const std::string broken = broken_promise(promise, meeting->size());
     end_together(
@@ -159,30 +170,32 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
         first_failure(*meeting, broken.empty() ? other_ranks(request, meeting->size()) : broken));
     const Share share = find_share(*meeting, read_allowed_cpus());
     end_together(*meeting, plan_together(*meeting, request, share, plan));
-    shortfall = run_together(*plan, share, *meeting);
+    end = run_together(*plan, share, *meeting);
     collect_spans(*meeting);
   } catch (const CommError& error) {  // of the meeting
     end_alone(error.what());
   }
   write_trace(*plan);
-  if (!shortfall.empty()) end_together(*meeting, Failure{0, shortfall});
+  if (!end.shortfall.empty()) end_together(*meeting, Failure{0, end.shortfall});
+  if (end.stopped) leave_stopped(*meeting);
 }
 
 void run_as_threads(const TrainRequest& request) {
   const int ranks = std::max(1, request.ranks);
   const TrainPlan plan = make_plan(request, ranks, true, {0, ranks});
-  std::string shortfall;
+  RunEnd end;
   ThreadCommOptions options;
   options.timeout = timeout_of(request);
   run_ranks(
       ranks,
       [&](Communicator& world) {
-        const std::string found = train_rank(plan, world, {world.rank(), world.size()});
-        if (world.rank() == 0) shortfall = found;
+        const RunEnd found = train_rank(plan, world, {world.rank(), world.size()});
+        if (world.rank() == 0) end = found;
       },
       options);
   write_trace(plan);
-  if (!shortfall.empty()) throw Error(ErrorKind::kNumeric, shortfall);
+  if (!end.shortfall.empty()) throw Error(ErrorKind::kNumeric, end.shortfall);
+  if (end.stopped) throw ExitStatus{kStoppedExit};
 }
 
 }  // namespace
@@ -190,6 +203,7 @@ void run_as_threads(const TrainRequest& request) {
 void train(const TrainRequest& request) {
   set_log_level(parse_log_level(request.log_level));
   if (!request.trace.empty()) Tracer::enable();
+  if (!request.save.empty() && !request.dry_run) catch_stop_signals();
   const std::optional<LaunchPromise> promise = launch_promise();
   if (launched_by_mpi()) {
     run_under_mpi(request, promise);

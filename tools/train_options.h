@@ -26,6 +26,13 @@ struct TrainRequest {
   std::vector<std::string> no_decay;
   std::string metrics;
   std::string export_folder;
+  std::string save;                ///< Folder of checkpoints; "": none are written.
+  std::int64_t save_interval = 0;  ///< Steps between them; 0: at the end alone.
+  int keep_last = 0;               ///< 0: all.
+  bool save_async = false;
+  std::string resume;                  ///< A folder, or "latest"; "": from the start.
+  std::vector<std::string> overrides;  ///< train_resume.h.
+  std::vector<std::string> map;        ///< Names of the checkpoint, "OLD=NEW".
   std::vector<std::string> eval_data;
   std::int64_t eval_interval = 0;
   std::string generate;

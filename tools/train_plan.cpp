@@ -9,10 +9,13 @@
 #include <fstream>
 #include <utility>
 
+#include "train_resume.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
+#include "zero3d/engine/checkpoint/state_loader.h"
+#include "zero3d/formats/input_file.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
@@ -88,8 +91,23 @@ void open_config(TrainPlan& plan, int ranks) {
   options.autos.steps = plan.request.steps;
   options.autos.steps_must_match = false;
   options.autos.hidden_size = plan.model.hidden_size;
-  plan.loaded = load_config_file(plan.request.config, options);
+  if (plan.resumed == nullptr || plan.request.overrides.empty()) {
+    plan.loaded = load_config_file(plan.request.config, options);
+  } else {
+    const std::string text = InputFile(plan.request.config).read_all(1u << 20);
+    plan.loaded = load_config_text(overridden_config(plan.request, *plan.resumed, text),
+                                   plan.request.config, options);
+  }
   plan.loaded.require_ok();
+}
+
+/// Frozen weights that a checkpoint leaves out come from where the run began.
+void open_initial(TrainPlan& plan) {
+  if (plan.resumed == nullptr) return;
+  require_same_model(*plan.resumed, parameters_of(plan.model));
+  if (plan.weights == nullptr)
+    plan.weights = make_initial_values_source(plan.resumed->run().state.seed);
+  plan.initial = make_saved_source(*plan.resumed, plan.weights.get());
 }
 
 /// Warnings once, not from every rank; then whatever stops a training run.
@@ -132,6 +150,7 @@ void require_outputs_apart(const TrainRequest& request) {
     claim("the resolved configuration of --metrics", resolved_config_path(request));
   claim("--trace", request.trace);
   claim("--export", request.export_folder);
+  claim("--save", request.save);
 }
 
 void open_patterns(TrainPlan& plan) {
@@ -147,10 +166,30 @@ void require_patterns_found(const TrainPlan& plan) {
   plan.no_decay.require_found(names);
 }
 
+/// The first folder of those above a path that is there.
+fs::path existing_parent(const std::string& path) {
+  std::error_code code;
+  fs::path at = fs::absolute(path, code);
+  while (!at.empty() && at != at.root_path() && !fs::exists(at, code)) at = at.parent_path();
+  return at;
+}
+
+/// What cannot be saved to must not be found out after hours.
+void require_savable(const std::string& folder) {
+  const fs::path at = existing_parent(folder);
+  std::error_code code;
+  if (!fs::is_directory(at, code))
+    throw IoError(at.string(), ENOTDIR, "expected a folder for --save");
+  if (::access(at.c_str(), W_OK) != 0)
+    throw IoError(at.string(), errno, "--save cannot write there");
+}
+
 /// What is written at the end of a run must not fail only then.
 void open_outputs(TrainPlan& plan) {
   const TrainRequest& request = plan.request;
-  if (!request.metrics.empty()) plan.metrics = std::make_unique<MetricsFile>(request.metrics);
+  if (!request.metrics.empty())
+    plan.metrics = std::make_unique<MetricsFile>(request.metrics, first_step(plan));
+  if (!request.save.empty()) require_savable(request.save);
   if (!request.trace.empty()) plan.trace = std::make_unique<OutputFile>(request.trace);
   if (!request.export_folder.empty()) {
     const DType dtype = model_dtype(plan.loaded.config);
@@ -206,6 +245,11 @@ std::int64_t resident_bytes() {
 
 }  // namespace
 
+std::int64_t first_step(const TrainPlan& plan) {
+  if (plan.resumed == nullptr || !resume_options(plan.request).load_steps) return 1;
+  return plan.resumed->run().state.steps + 1;
+}
+
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share) {
   TrainPlan plan;
   plan.request = request;
@@ -214,6 +258,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
   if (!request.host_memory.empty()) plan.host_memory = parse_bytes(request.host_memory);
   open_model(plan);
+  plan.resumed = open_resumed(request, plan.model);
   if (leads)
     for (const std::string& remark : plan.model.remarks)
       log_warning(concat(request.model, ": ", remark));
@@ -222,6 +267,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
     throw_invalid(concat("--generate needs a model of bytes: a vocabulary of at least 256, not ",
                          plan.model.vocab_size));
   open_config(plan, ranks);
+  open_initial(plan);
   check_config(plan, leads);
   plan.settings = train_settings(plan.loaded.config);
   plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
@@ -230,6 +276,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.data = open_data(plan, request.data);
   if (leads) warn_of_bytes(plan, *plan.data);
   require_micro_batch(plan);
+  if (plan.resumed != nullptr) require_same_data(plan);
   if (!request.eval_data.empty()) plan.eval_data = open_data(plan, request.eval_data);
   plan.allowed_cpus = read_allowed_cpus();
   plan.threads =

@@ -14,6 +14,7 @@
 #include "zero3d/core/output_file.h"
 #include "zero3d/data/dataset.h"
 #include "zero3d/ds_config/load.h"
+#include "zero3d/engine/checkpoint/saved_state.h"
 #include "zero3d/engine/parameter_source.h"
 #include "zero3d/engine/train_settings.h"
 #include "zero3d/models/model_config.h"
@@ -27,7 +28,9 @@ struct TrainPlan {
   ModelConfig model;
   NamePatterns freeze{"--freeze", {}};
   NamePatterns no_decay{"--no-decay", {}};
-  std::unique_ptr<ParameterSource> weights;  ///< Null: draw them.
+  std::unique_ptr<ParameterSource> weights;  ///< Of the folder; null: draw them.
+  std::unique_ptr<SavedState> resumed;       ///< Null: the run begins.
+  std::unique_ptr<ParameterSource> initial;  ///< What the model is made from; null: draw it.
   std::unique_ptr<Dataset> data;
   std::unique_ptr<Dataset> eval_data;
   std::int64_t sequence_length = 0;
@@ -42,6 +45,9 @@ struct TrainPlan {
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<OutputFile> trace;
 };
+
+/// The number of the first step that this run trains.
+std::int64_t first_step(const TrainPlan& plan);
 
 /// Throws for the first thing that would stop the run. The leading rank alone warns, opens the
 /// outputs and writes the resolved configuration; `share` is the place among the ranks that use the

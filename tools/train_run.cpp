@@ -8,6 +8,9 @@
 
 #include "plan_report.h"
 #include "progress.h"
+#include "stop_signal.h"
+#include "train_resume.h"
+#include "train_saves.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
@@ -84,7 +87,7 @@ class RankRun {
     options.host_budget_bytes = plan.host_memory;
     device_ = make_cpu_device(options);
     EngineOptions engine;
-    engine.source = plan.weights.get();
+    engine.source = plan.resumed == nullptr ? plan.weights.get() : plan.initial.get();
     engine.seed = request_.seed;
     engine.adjust = adjustments(plan);
     engine.sequence_length = plan.sequence_length;
@@ -106,15 +109,18 @@ class RankRun {
   }
 
   /// `binding` is for people to read. Returns what train_rank does.
-  std::string run(const std::string& binding) {
+  RunEnd run(const std::string& binding) {
     if (leads()) print_plan(plan_, *engine_, memory_, process_bytes(), binding);
     if (request_.dry_run) {
       if (leads()) std::printf("dry run   no memory was taken and nothing was written\n");
-      return "";
+      return {};
     }
-    if (leads()) progress_.emplace(request_.steps);
-    Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
-    for (std::int64_t step = 1; step <= request_.steps; ++step) {
+    if (plan_.resumed != nullptr) resume();
+    const std::int64_t first = engine_->global_steps() + 1;
+    if (leads()) progress_.emplace(request_.steps, first);
+    Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", engine_->state().seed});
+    bool stopped = false;
+    for (std::int64_t step = first; step <= request_.steps && !stopped; ++step) {
       const StepResult result = train_step(sampler);
       if (leads()) {
         if (plan_.metrics) plan_.metrics->train(result);
@@ -129,16 +135,43 @@ class RankRun {
           plan_.eval_data && (step == request_.steps ||
                               (request_.eval_interval > 0 && step % request_.eval_interval == 0));
       if (evaluate) evaluate_at(step);
+      stopped = step < request_.steps && asked_to_stop();
+      saves_.after_step(step, stopped);
     }
     if (leads()) progress_->finish();
+    saves_.finish();
+    if (stopped) return {"", true};
     if (!request_.export_folder.empty()) export_model();
-    summarise();
+    summarise(first);
     if (!request_.generate.empty()) generate_text();
-    return skipped_at_the_end();
+    return {skipped_at_the_end()};
   }
 
  private:
   bool leads() const { return mesh_.leads(); }
+
+  /// Whether a signal asks any rank to save and leave.
+  bool asked_to_stop() {
+    if (request_.save.empty()) return false;
+    const bool any = maximum(mesh_.world(), stop_signal()) != 0;
+    if (any && leads()) {
+      progress_->finish();
+      log_info(concat("asked to stop (signal ", stop_signal(), "): saving"));
+    }
+    return any;
+  }
+
+  void resume() {
+    const LoadedCheckpoint loaded =
+        engine_->load_checkpoint(*plan_.resumed, resume_options(request_));
+    if (!leads()) return;
+    const RunState& state = engine_->state();
+    std::printf("resume    %s: step %lld, %s samples%s\n", loaded.path.c_str(),
+                static_cast<long long>(state.steps), format_count(state.data_position).c_str(),
+                state.steps >= request_.steps ? "; no step of --steps is left to train" : "");
+    for (const std::string& change : loaded.changes)
+      log_info(concat("resume: ", change, " in the checkpoint; the configuration wins"));
+  }
 
   /// The plan may be for another machine.
   void warn_of_machine(int ranks) const {
@@ -227,7 +260,7 @@ class RankRun {
     writer->commit();
   }
 
-  void summarise() {
+  void summarise(std::int64_t first) {
     const std::int64_t device_peak = maximum(mesh_.world(), device_->memory().use().peak);
     const std::int64_t host_peak =
         maximum(mesh_.world(), device_->memory(Tier::pinned).use().peak +
@@ -235,7 +268,7 @@ class RankRun {
     if (!leads()) return;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    if (losses_.size() > 1) std::printf("\n%s", draw_curve(losses_, 10, 70).c_str());
+    if (losses_.size() > 1) std::printf("\n%s", draw_curve(losses_, 10, 70, first).c_str());
     std::printf("\nsteps     %lld, %lld skipped; %s tokens in %.1f s: %s tokens/s\n",
                 static_cast<long long>(request_.steps),
                 static_cast<long long>(engine_->skipped_steps()), format_count(tokens_).c_str(),
@@ -282,6 +315,7 @@ class RankRun {
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
+  TrainSaves saves_{plan_, engine_};
   MemoryEstimate memory_;
   std::optional<Progress> progress_;
   std::vector<double> losses_;
@@ -293,7 +327,7 @@ class RankRun {
 
 }  // namespace
 
-std::string train_rank(const TrainPlan& plan, Communicator& world, const Share& share) {
+RunEnd train_rank(const TrainPlan& plan, Communicator& world, const Share& share) {
   set_log_rank(world.size() > 1 ? world.rank() : -1);
   const std::vector<int> cpus = plan.request.no_bind
                                     ? std::vector<int>{}

@@ -9,8 +9,15 @@
 
 namespace zero3d::tools {
 
-/// `share` says which of the allowed CPUs are this rank's. Returns why the run did not do what it
-/// was to, though it came to its end and wrote everything; "" when it did. The same on all ranks.
-std::string train_rank(const TrainPlan& plan, Communicator& world, const Share& share);
+/// How a run ended that did not fail; the same on all ranks.
+struct RunEnd {
+  /// Why it did not do what it was to, though it came to its end and wrote everything; "" when it
+  /// did.
+  std::string shortfall;
+  bool stopped = false;  ///< By a signal, and saved: it can be resumed.
+};
+
+/// `share` says which of the allowed CPUs are this rank's.
+RunEnd train_rank(const TrainPlan& plan, Communicator& world, const Share& share);
 
 }  // namespace zero3d::tools

@@ -43,8 +43,10 @@ class ParameterStore {
   ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
                  const ParameterStoreOptions& options, const RankStreams& streams);
 
-  /// Fills this rank's shards from `source`, then the whole copies. Collective; blocks the host.
-  void load(const ParameterSource& source);
+  /// Fills this rank's shards from `source`, then the whole copies; of the units that `wanted`
+  /// takes, if given, the same on all ranks. Collective; blocks the host. Not within a step;
+  /// end_step() follows where one has been.
+  void load(const ParameterSource& source, const std::function<bool(int unit)>& wanted = {});
 
   /// Allocates the arena that gathers by plan lie in.
   void resize_arena(std::int64_t elements);

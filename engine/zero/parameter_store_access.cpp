@@ -21,13 +21,14 @@ void ParameterStore::synchronize() {
   gather_.synchronize();
 }
 
-void ParameterStore::load(const ParameterSource& source) {
+void ParameterStore::load(const ParameterSource& source,
+                          const std::function<bool(int unit)>& wanted) {
   std::int64_t largest = 0;
   for (const Unit& unit : layout_.units()) largest = std::max(largest, unit.shard);
   const Tensor staging(device_.memory(Tier::pinned), compute_, options_.dtype,
                        Shape{std::min(largest, kStagingElements)}, Category::gathered_parameters);
   for (int unit = 0; unit < layout_.unit_count(); ++unit)
-    publish(unit, load_shard(source, unit, staging));
+    if (!wanted || wanted(unit)) publish(unit, load_shard(source, unit, staging));
   gather_published();
   synchronize();
 }

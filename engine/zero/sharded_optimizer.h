@@ -96,6 +96,15 @@ class ShardedOptimizer {
   /// State that lies on the device goes to memory of `tier`, or comes back, between steps; as
   /// StateStore::move_to.
   void move_states(Tier tier);
+  /// The same tile by tile, for units that `wanted` takes; the slices of a tile are of one
+  /// parameter each and ascend. Their padding, which is in none, stays as it is.
+  /// With `changes` off, `visit` only reads.
+  void for_each_tile(
+      bool changes, const std::function<bool(int unit)>& wanted,
+      const std::function<void(const Tile&, std::span<const StateSlice>, Stream&)>& visit);
+  /// Whose work updates a unit's parameters where they lie.
+  Stream& stream_of(int unit) { return *lane(unit).stream; }
+  bool has_master(int unit) const { return options_.has_master(unit); }
   /// The master of one parameter that was written from outside.
   void refresh_master(int parameter);
 
@@ -113,7 +122,8 @@ class ShardedOptimizer {
   void make_lanes(const RankStreams& streams);
   void initialise();
   void walk(std::span<const Tile> tiles,
-            const std::function<void(const Tile&, const View&, Stream&)>& visit);
+            const std::function<void(const Tile&, const View&, Stream&)>& visit,
+            bool changes = true);
   void run(const std::vector<UpdateStep>& steps, Walks walks, Stream& device_stream,
            const UpdateInputs& inputs, float gradient_factor);
   void run_phase(const UpdateStep& step, const RuleCall& call, const LaneWalk* walk,

@@ -7,14 +7,15 @@
 namespace zero3d {
 
 void ShardedOptimizer::walk(std::span<const Tile> tiles,
-                            const std::function<void(const Tile&, const View&, Stream&)>& visit) {
+                            const std::function<void(const Tile&, const View&, Stream&)>& visit,
+                            bool changes) {
   drop_ahead();
   const auto walks = this->walks(tiles, compute_, nullptr);
   for (const Tile& tile : tiles) {
     LaneWalk& walk = *walks[lane_of(tile.unit)];
     walk.open();
     visit(tile, walk.states(), *lane(tile.unit).stream);
-    walk.close();
+    walk.close(changes);
   }
 }
 
@@ -56,6 +57,19 @@ void ShardedOptimizer::for_each_slice(
   walk(tiles_, [&](const Tile& tile, const View& bytes, Stream& stream) {
     for (const StateSlice& slice : parameter_slices(tile, bytes)) visit(slice, stream);
   });
+}
+
+void ShardedOptimizer::for_each_tile(
+    bool changes, const std::function<bool(int unit)>& wanted,
+    const std::function<void(const Tile&, std::span<const StateSlice>, Stream&)>& visit) {
+  std::vector<Tile> tiles = tiles_;
+  std::erase_if(tiles, [&](const Tile& tile) { return !wanted(tile.unit); });
+  walk(
+      tiles,
+      [&](const Tile& tile, const View& bytes, Stream& stream) {
+        visit(tile, parameter_slices(tile, bytes), stream);
+      },
+      changes);
 }
 
 void ShardedOptimizer::refresh_master(int parameter) {

@@ -15,8 +15,8 @@ void LaneWalk::open() {
   if (gradient_window_) gradients_ = gradient_window_->acquire();
 }
 
-void LaneWalk::close() {
-  state_window_.release();
+void LaneWalk::close(bool changed) {
+  state_window_.release(changed);
   if (gradient_window_) gradient_window_->release(false);
 }
 

@@ -34,7 +34,8 @@ class LaneWalk {
   void read_ahead() { state_window_.read_ahead(); }
   void abandon() { state_window_.abandon(); }
   void open();
-  void close();
+  /// The state of the open tile may have changed, or has not.
+  void close(bool changed = true);
   const View& states() const { return states_; }
 
   /// Elements [begin, begin + count) of the gradient of the open tile, which lie in one record.

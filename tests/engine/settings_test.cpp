@@ -40,8 +40,8 @@ template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, sharding, gradients, precision,
-         recomputation, offload, optimizer, schedule, tile, log_every] = settings;
-  all(micro_batch, accumulation, managed, dp, tp, pp, sp, tile, log_every);
+         recomputation, offload, optimizer, schedule, tile, log_every, tags] = settings;
+  all(micro_batch, accumulation, managed, dp, tp, pp, sp, tile, log_every, tags);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
@@ -75,6 +75,8 @@ void change(T& field) {
     field = field == DType::f32 ? DType::bf16 : DType::f32;
   } else if constexpr (std::is_same_v<T, OffloadDevice>) {
     field = OffloadDevice::nvme;
+  } else if constexpr (std::is_same_v<T, TagValidation>) {
+    field = TagValidation::fail;
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     field.push_back("/drive");
   } else if constexpr (std::is_same_v<T, std::chrono::milliseconds>) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Trains each recorded run of tests/golden/runs and compares every step with the record: loss, gradient norm, learning rate, loss
-scale, skipped steps, and at the end the exported weights.
+scale, skipped steps, and at the end the exported weights. Those with a checkpoint in tests/golden/checkpoints also go on from it, on the
+ranks that saved it and on one rank, and from its universal form.
 Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [NAME...]   (default: all without tensor or pipeline parallelism)"""
 import argparse
 import array
@@ -13,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 
-from support import MODELS, RUNS, environment, read_lines, read_safetensors
+from support import GOLDEN, MODELS, RUNS, environment, read_lines, read_safetensors
 
+CHECKPOINTS = GOLDEN / "checkpoints"
 SINGLE = 2e-5  # relative difference of losses in fp32
 HALF = 2e-3  # and in 16-bit runs
 # Muon orthogonalises in bf16 in the recorded runs, so that their own rounding scatters.
@@ -44,6 +46,9 @@ class Run:
         self.dtype = {"fp16": "F16", "bf16": "BF16"}[enabled[0]] if enabled else "F32"
         self.muon = "muon" in (self.config.get("optimizer") or {}).get("type", "").lower()
 
+    first = 0  # steps that a checkpoint has behind it
+    resume = None
+
     def supported(self):
         return self.record.get("pp", 1) == 1 and self.record.get("tp", 1) == 1
 
@@ -63,14 +68,16 @@ class Run:
                    "--metrics", work / "metrics.jsonl", "--export", work / "exported"]
         for pattern in r.get("frozen", []):
             command += ["--freeze", pattern]
+        if self.resume:
+            command += ["--resume", self.resume]
         result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=100,
                                 env=environment(), check=False)
         require(result.returncode == 0, f"exit {result.returncode}: {result.stderr.strip()[-300:]}")
         return read_lines(work / "metrics.jsonl")
 
     def check_steps(self, got):
-        wanted = self.record["records"]
-        norms = self.recorded_norms()
+        wanted = self.record["records"][self.first:]
+        norms = self.recorded_norms()[self.first:]
         require(len(got) == len(wanted), f"{len(got)} steps, not {len(wanted)}")
         applied = next((i for i, step in enumerate(wanted) if not step["skipped"]), 0)
         # Loss scales at which a recorded step overflowed after the first applied one: the edge of fp16, either way is right.
@@ -117,6 +124,35 @@ class Run:
                     f"sum of {name} {total}, recorded {wanted['sum']}")
 
 
+class Resumed(Run):
+    """The rest of a run, from what DeepSpeed saved of it; `form` is "as saved", "one rank" or "universal"."""
+
+    def __init__(self, folder, form):
+        super().__init__(folder)
+        self.first = self.record["save_at"]
+        self.resume = CHECKPOINTS / self.name
+        self.name += f", resumed {form}"
+        if form == "universal":
+            self.resume = next(self.resume.glob("*_universal"))
+        if form == "one rank":
+            for key in ("train_batch_size", "pipeline", "tensor_parallel"):
+                self.config.pop(key, None)
+            self.config["gradient_accumulation_steps"] = self.record["accumulation"] * self.record["dp"]
+            self.text = json.dumps(self.config)
+            self.record.update(world=1, pp=1, tp=1)
+
+
+def resumed_runs():
+    for checkpoint in sorted(CHECKPOINTS.iterdir()):
+        folder = RUNS / checkpoint.name
+        if not (folder / "run.json").exists() or not (checkpoint / "latest").exists():
+            continue
+        yield Resumed(folder, "as saved")
+        yield Resumed(folder, "one rank")
+        if any(checkpoint.glob("*_universal")):
+            yield Resumed(folder, "universal")
+
+
 def check(run, zero3d):
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
@@ -135,6 +171,7 @@ def main():
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     runs = [Run(folder) for folder in sorted(RUNS.iterdir()) if (folder / "run.json").exists()]
+    runs += resumed_runs()
     runs = [run for run in runs if (run.name in arguments.names if arguments.names else run.supported())]
     if not runs or len(runs) < len(arguments.names):
         sys.exit("no such recorded run")
