@@ -32,6 +32,7 @@ struct RunnerOptions {
   int rank = 0;              ///< In traces.
   int backward_down_to = 0;  ///< The first block with a trainable parameter.
   HostTier host;             ///< For inputs that forward keeps on the host.
+  TensorParallel tp = {};
 };
 
 class BlockRunner {

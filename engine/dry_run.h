@@ -19,9 +19,9 @@ struct ActivationBytes {
 
 /// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
 /// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
-/// sequence]. What blocks throw for such batches goes on.
+/// sequence], on such a tensor-parallel rank. What blocks throw for such batches goes on.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence);
+                                      std::int64_t sequence, const TensorParallel& tp = {});
 
 }  // namespace zero3d

@@ -141,7 +141,8 @@ class ShardedModel final : public ParameterAccess {
   /// Every parameter whole and under its global shape, in the order of declaration (whatever the
   /// stage makes of it), for the host to read on every rank. Collective, host-blocking.
   void for_each_parameter(const std::function<void(const ParameterSpec&, const ConstView&)>& use);
-  /// Parameters by name, whole; `edit` may change what rank `writer` sees (-1: nobody writes), and
+  /// Parameters by name, whole; `edit` may change what the world's rank `writer` sees (-1: nobody
+  /// writes), and
   /// every rank takes its values and fp32 masters from there. Collective, host-blocking, not within
   /// a window.
   void with_parameters(const std::vector<std::string>& names, int writer,
@@ -178,6 +179,10 @@ class ShardedModel final : public ParameterAccess {
   StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
+  Tensor join_parts(const LayoutParameter& parameter, const ConstView& stored);
+  void broadcast_host(const View& values, Communicator& group, int root);
+  void edit_parameter(const LayoutParameter& parameter, const View& stored, int writer,
+                      const std::function<void(const ParameterSpec&, View)>& edit);
 
   const TrainSettings settings_;
   Device& device_;

@@ -135,6 +135,8 @@ std::string describe(const TrainSettings& settings) {
   out.add("tensor parallel degree", settings.tp);
   out.add("pipeline stages", settings.pp);
   out.add("sequence parallel degree", settings.sp);
+  out.add("rows split over tensor-parallel ranks", settings.split_rows);
+  out.add("overlapped tensor-parallel sums", settings.overlap_tp);
   add(out, settings.sharding);
   add(out, settings.gradients);
   add(out, settings.precision);

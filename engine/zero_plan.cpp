@@ -33,9 +33,11 @@ ZeroGroupSizes group_sizes(const ShardingSettings& sharding, int ranks) {
   return sizes;
 }
 
-LayoutOptions layout_options(const ShardingSettings& sharding, const OptimizerSetup& setup,
+LayoutOptions layout_options(const TrainSettings& settings, const OptimizerSetup& setup,
                              const Mesh& mesh, int shards) {
+  const ShardingSettings& sharding = settings.sharding;
   LayoutOptions options;
+  options.splits_sequence = settings.split_rows;
   options.shards = shards;
   options.persistence = sharding.what.parameters;
   options.param_persistence_threshold = sharding.persistent_parameter;
@@ -129,6 +131,22 @@ void plan_host_memory(const TrainSettings& settings, const OptimizerSetup& setup
         ParameterPieces::bytes(largest_record(states), plan.dtype());
 }
 
+/// Where exports put together what tensor parallelism cuts.
+void plan_joined_parts(ZeroPlan& plan) {
+  std::int64_t largest = 0, passing = 0;
+  for (const LayoutParameter& parameter : plan.layout.parameters()) {
+    const std::int64_t part = parameter.numel();
+    if (plan.layout.placement().tensor_parallel_size == 1) continue;
+    passing = std::max(passing, std::min(part, ZeroPlan::kPassingElements));
+    if (!parameter.placement.whole())
+      largest = std::max(largest, part + parameter.spec.shape.numel());
+  }
+  const DType dtype = plan.dtype();
+  plan.memory[Tier::device][Category::gathered_parameters] += bytes_of(passing, dtype);
+  plan.memory[Tier::pinned][Category::gathered_parameters] += bytes_of(passing, dtype);
+  plan.memory[Tier::pageable][Category::gathered_parameters] += bytes_of(largest, dtype);
+}
+
 std::vector<Op> training_ops(const StageBlocks& stage, const TrainSettings& settings,
                              const PlanOptions& options) {
   const auto micro_batches = static_cast<int>(settings.accumulation);
@@ -154,9 +172,11 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   require_in_range(settings);
   require_mesh_of(settings, mesh);
   const ShardingSettings& sharding = settings.sharding;
-  const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
+  ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
   ZeroPlan plan{.groups = groups,
-                .layout = ParamLayout(blocks, layout_options(sharding, setup, mesh, groups.shard))};
+                .layout = ParamLayout(blocks, layout_options(settings, setup, mesh, groups.shard))};
+  for (const Unit& unit : plan.layout.units())
+    if (unit.sums_holders && !unit.frozen) plan.groups.holders.insert(unit.holders);
   plan.stage = stage_of(plan.layout);
   plan.training = training_ops(plan.stage, settings, options);
   plan.evaluation = plan_evaluation(plan.stage);
@@ -199,6 +219,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
     plan.memory[Tier::device][Category::gathered_parameters] +=
         ParameterPieces::bytes(largest_record(states), plan.dtype());
   plan_host_memory(settings, setup, plan);
+  plan_joined_parts(plan);
   return plan;
 }
 

@@ -32,6 +32,9 @@ struct PlanOptions {
 };
 
 struct ZeroPlan {
+  /// Of a parameter that is in parts, on their way from rank to rank for the host, at a time.
+  static constexpr std::int64_t kPassingElements = 1 << 18;
+
   ZeroGroupSizes groups;
   ParamLayout layout;
   /// Backward need not go below stage.backward_down_to: no trainable parameter is there. It is the

@@ -18,6 +18,7 @@
 #include "zero3d/formats/input_file.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
+#include "zero3d/models/mesh_fit.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
@@ -108,6 +109,18 @@ void open_initial(TrainPlan& plan) {
   if (plan.weights == nullptr)
     plan.weights = make_initial_values_source(plan.resumed->run().state.seed);
   plan.initial = make_saved_source(*plan.resumed, plan.weights.get());
+}
+
+/// As the engine would, but once and before any rank starts.
+void require_mesh_fits(const TrainPlan& plan) {
+  const auto& [ranks, dp, tp, pp, sp] = plan.loaded.config.degrees;
+  std::string message;
+  for (const std::string& problem : mesh_problems(plan.model, {dp, tp, pp, sp}))
+    message += concat("\n  ", problem);
+  if (message.empty()) return;
+  const Topology topology(ranks, {dp, tp, pp, sp});
+  throw_invalid(
+      concat(plan.request.model, " cannot be cut over ", topology.factors(), ":", message));
 }
 
 /// Warnings once, not from every rank; then whatever stops a training run.
@@ -269,6 +282,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   open_config(plan, ranks);
   open_initial(plan);
   check_config(plan, leads);
+  require_mesh_fits(plan);
   plan.settings = train_settings(plan.loaded.config);
   plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
       static_cast<std::int64_t>(std::min(request.io_timeout, 1e9) * 1000));

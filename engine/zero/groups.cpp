@@ -14,6 +14,10 @@ ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes) {
   groups.replica = all.split(shards.replica_color(rank), rank);
   if (sizes.secondary > 1)
     groups.secondary = groups.gather->split(secondary.shard_color(groups.gather->rank()), rank);
+  Communicator& tensor = mesh.group(Axis::tp);
+  if (tensor.size() > 1) groups.tensor = tensor.split(0, tensor.rank());
+  for (const int holders : sizes.holders)
+    groups.holders[holders] = tensor.split(tensor.rank() / holders, tensor.rank());
   return groups;
 }
 

@@ -29,6 +29,7 @@ struct LayoutOptions {
   /// The optimizer group of a parameter; all in group 0 when empty.
   std::function<int(const ParameterSpec&)> group_of;
   PlacementOptions placement;
+  bool splits_sequence = false;  ///< Tensor-parallel ranks have rows of their own: SharedGradient.
 };
 
 struct LayoutParameter {
@@ -38,6 +39,7 @@ struct LayoutParameter {
   std::int64_t offset = 0;  ///< Of its first element in the unit.
   int group = 0;
   bool persistent = false;
+  bool sums_holders = false;
   std::vector<int> blocks;  ///< Blocks that use it, ascending; more than one: tied.
 
   std::int64_t numel() const { return placement.stored.numel(); }  ///< On this rank, with padding.
@@ -58,7 +60,8 @@ struct Unit {
   int group = 0;
   bool frozen = false;
   bool persistent = false;
-  int holders = 1;  ///< Of each of its parameters, as `owned`: Placement.
+  int holders = 1;            ///< Of each of its parameters, as `owned`: Placement.
+  bool sums_holders = false;  ///< What they write as gradients are parts: SharedGradient.
   bool owned = true;
 };
 
@@ -81,6 +84,7 @@ class ParamLayout {
   ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks, const LayoutOptions& options);
 
   int shards() const { return shards_; }
+  const PlacementOptions& placement() const { return placement_; }
   const std::vector<LayoutParameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
   int block_count() const { return static_cast<int>(block_parameters_.size()); }
@@ -119,6 +123,7 @@ class ParamLayout {
   void find_gaps(const Unit& unit);
 
   int shards_;
+  PlacementOptions placement_;
   std::vector<LayoutParameter> parameters_;
   std::vector<Unit> units_;
   std::vector<std::vector<int>> block_parameters_;
