@@ -1,7 +1,10 @@
 // The process groups of one engine: who shards a unit together, who holds copies of the same shard.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "zero3d/parallel/mesh.h"
 
@@ -17,6 +20,8 @@ struct ZeroGroups {
   std::unique_ptr<Communicator> replica;  ///< Sums the reduced shards.
   std::unique_ptr<Communicator> secondary;  ///< hpZ: consecutive ranks of the shard group that hold
                                             ///< a second copy; may be null.
+  /// For the reduce stream: the stages of a pipeline that hold the same parameter, by those stages.
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> tied;
 };
 
 struct ZeroGroupSizes {
@@ -24,7 +29,9 @@ struct ZeroGroupSizes {
   int secondary = 1;  ///< hpZ: ranks the secondary copy is cut over; 1: none.
 };
 
-/// Collective. Throws Error(kInvalid) when a size does not divide the group above it.
-ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes);
+/// Collective. `tied`: every set of stages that hold a parameter together, the same on all ranks.
+/// Throws Error(kInvalid) when a size does not divide the group above it.
+ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes,
+                            const std::set<std::vector<int>>& tied = {});
 
 }  // namespace zero3d

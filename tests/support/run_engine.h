@@ -45,7 +45,7 @@ class TokenBatch {
 
 /// Where a run is.
 struct Moment {
-  int rank = 0;
+  int rank = 0;  ///< Among the data-parallel ones.
   int step = 0;
   int micro_batch = 0;
 };
@@ -54,7 +54,7 @@ using CommWrapper =
     std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator> world)>;
 
 struct RunOptions {
-  int ranks = 1;
+  int ranks = 1;  ///< Of the world; settings say how they are a mesh.
   int threads = 1;
   int steps = 3;
   std::uint64_t jitter_seed = 0;
@@ -90,7 +90,7 @@ struct RunResult {
   ModelState state;
   /// Averaged gradients after every step, filled when the loop is the default one.
   std::vector<std::map<std::string, std::vector<float>>> gradients;
-  std::vector<CommVolume> volumes;        ///< Per step, of rank 0 (checked equal on all).
+  std::vector<CommVolume> volumes;        ///< Per step, of rank 0 (of all without a pipeline).
   CommVolume setup_volume;                ///< Before the first step.
   std::vector<MemoryUse> memory;          ///< Per rank, after the last step.
   std::vector<MemoryUse> pinned_memory;   ///< The same.
