@@ -283,10 +283,24 @@ void BlockRunner::finish_gradients(const BlockContext& context,
   kept.saved = Saved();
 }
 
+/// The micro-batch ends with its last backward, or when what that gave has been sent.
 void BlockRunner::forget(const Op& op) {
   kept_.erase({op.block, op.micro_batch});
   const auto run = running_.find(op.micro_batch);
-  if (--run->second.to_come == 0) running_.erase(run);
+  --run->second.to_come;
+  if (!(op.kind == OpKind::backward && gives_back(op))) end_if_over(op.micro_batch);
+}
+
+bool BlockRunner::gives_back(const Op& op) const {
+  const StageBlocks& stage = options_.stage;
+  if (stage.chunks.empty()) return false;
+  const Chunk& chunk = stage.chunk(op.chunk);
+  return op.block == chunk.begin && chunk.gives_back && chunk.from != stage.stage;
+}
+
+void BlockRunner::end_if_over(int micro_batch) {
+  const auto run = running_.find(micro_batch);
+  if (run->second.to_come == 0) running_.erase(run);
 }
 
 }  // namespace zero3d

@@ -98,6 +98,8 @@ class BlockRunner {
   void finish_gradients(const BlockContext& context, const std::vector<GradientTarget>& targets,
                         Kept& kept);
   void forget(const Op& op);
+  bool gives_back(const Op& op) const;
+  void end_if_over(int micro_batch);
 
   std::vector<Block*> blocks_;  ///< Of the stage.
   ParameterAccess& parameters_;

@@ -87,6 +87,7 @@ void BlockRunner::send(const Op& op, MicroBatchRun& run) {
   for (Tensor& value : values)
     if (value.defined()) value.used_on(sent);
   values.clear();
+  if (gradients) end_if_over(op.micro_batch);
 }
 
 /// At the first operation of a chunk: what other stages sent for it takes the place of what the
