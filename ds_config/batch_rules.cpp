@@ -1,6 +1,9 @@
 // The degrees and the batch triple: train_batch_size = micro-batch x accumulation x dp.
+#include <array>
+
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/rules.h"
+#include "zero3d/parallel/topology.h"
 
 namespace zero3d::config {
 
@@ -12,11 +15,6 @@ std::int64_t raw_degree(const JsonValue& root, const std::string& path) {
   const JsonValue* node = root.find_path(path);
   return node != nullptr && node->is_integer() && node->as_integer() >= 1 ? node->as_integer() : 1;
 }
-
-struct Degree {
-  std::string path;
-  std::int64_t value = 1;
-};
 
 /// Why dp is not the world size.
 std::string explain_dp(const ParallelDegrees& degrees) {
@@ -162,40 +160,84 @@ class BatchTriple {
 
 }  // namespace
 
+namespace {
+
+/// One degree: `path` in the file, over it `own` of our section, over both the option.
+struct DegreeKeys {
+  const char* path;
+  const char* own;
+  const char* option;
+  const char* name;
+  std::optional<int> given;
+};
+
+std::array<DegreeKeys, 3> degree_keys(const LoadOptions& options) {
+  return {{{"tensor_parallel.autotp_size", "zero3d.tp", "--tp", "tp", options.tp},
+           {"pipeline.stages", "zero3d.pp", "--pp", "pp", options.pp},
+           {"sequence_parallel_size", "zero3d.sp", "--sp", "sp", options.sp}}};
+}
+
+std::int64_t degree_of(const JsonValue& root, const DegreeKeys& keys) {
+  if (keys.given) return *keys.given;
+  return root.find_path(keys.own) != nullptr ? raw_degree(root, keys.own)
+                                             : raw_degree(root, keys.path);
+}
+
+}  // namespace
+
 ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const LoadOptions& options) {
-  const auto degree_of = [&](const std::string& path, std::optional<int> option) {
-    return Degree{path, option ? *option : raw_degree(root, path)};
-  };
-  const Degree tp = degree_of("tensor_parallel.autotp_size", options.tp);
-  const Degree pp = degree_of("pipeline.stages", options.pp);
-  const Degree sp = degree_of("sequence_parallel_size", std::nullopt);
   ParallelDegrees degrees;
   degrees.ranks = options.ranks;
-  for (const Degree* degree : {&tp, &pp}) {
-    if (degree->value >= 1) continue;
-    reader.error(degree->path, concat("a degree is at least 1, found ", degree->value));
-    return degrees;
-  }
-  const std::int64_t shared = product(tp.value, pp.value, sp.value);
-  if (shared == INT64_MAX || options.ranks % shared != 0) {
-    std::string factors;
-    std::string path;
-    for (const Degree* degree : {&tp, &pp, &sp}) {
-      if (degree->value == 1) continue;
-      if (path.empty()) path = degree->path;
-      append_item(factors, " x ", degree->path, " ", degree->value);
+  std::array<std::int64_t, 3> values{};
+  std::string factors;
+  std::string path;
+  const auto keys = degree_keys(options);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    values[i] = degree_of(root, keys[i]);
+    if (values[i] < 1) {
+      reader.error(keys[i].path, concat("a degree is at least 1, found ", values[i]));
+      return degrees;
     }
-    reader.error(path, concat(options.ranks, " ranks cannot be split by ", factors, " = ", shared,
-                              ": ranks = dp x tp x pp must come out whole; change it, or run on a "
-                              "multiple of ",
-                              shared, " ranks"));
+    if (values[i] == 1) continue;
+    if (path.empty()) path = keys[i].path;
+    append_item(factors, " x ", keys[i].name, " ", values[i]);
+  }
+  const auto& [tp, pp, sp] = values;
+  const std::int64_t shared = product(tp, pp, sp);
+  if (shared == INT64_MAX || options.ranks % shared != 0) {
+    if (factors.find('x') != std::string::npos) factors += concat(" = ", shared);
+    reader.error(path, concat(options.ranks, " ranks cannot be dealt to ", factors,
+                              ": ranks = dp x tp x pp x sp must come out whole; possible: ",
+                              nearest_meshes(options.ranks, tp, pp, sp)));
     return degrees;
   }
-  degrees.tp = static_cast<int>(tp.value);
-  degrees.pp = static_cast<int>(pp.value);
-  degrees.sp = static_cast<int>(sp.value);
+  degrees.tp = static_cast<int>(tp);
+  degrees.pp = static_cast<int>(pp);
+  degrees.sp = static_cast<int>(sp);
   degrees.dp = static_cast<int>(options.ranks / shared);
   return degrees;
+}
+
+void state_degrees(const Draft& draft, const LoadOptions& options) {
+  const auto stated = [&](const char* path) {
+    const JsonValue* value = draft.root.find_path(path);
+    return value != nullptr && value->is_integer() ? value : nullptr;
+  };
+  for (const DegreeKeys& keys : degree_keys(options)) {
+    const std::int64_t value = degree_of(draft.root, keys);
+    const bool own = !keys.given && stated(keys.own) != nullptr;
+    if (!keys.given && !own) continue;
+    const char* source = own ? keys.own : keys.option;
+    for (const char* path : {keys.own, keys.path}) {
+      const JsonValue* other = stated(path);
+      if (path == source || other == nullptr || *other == JsonValue(value)) continue;
+      draft.warning(path, concat("is ", other->as_integer(), ", and ", source, " says ", value,
+                                 ": ", source, " is heeded"));
+    }
+    draft.config.set(keys.path, JsonValue(value));
+    if (draft.config.has(keys.own)) draft.config.set(keys.own, JsonValue());
+    draft.reader.record(keys.path, own ? ValueSource::file : ValueSource::command_line, source);
+  }
 }
 
 void finish_batch(const Draft& draft) { BatchTriple(draft).complete(); }

@@ -79,8 +79,7 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
     config.set(path, JsonValue(*value));
     reader.record(path, ValueSource::command_line, option);
   };
-  overrule("tensor_parallel.autotp_size", options.tp, "--tp");
-  overrule("pipeline.stages", options.pp, "--pp");
+  config::state_degrees(draft, options);
   overrule("pipeline.activation_checkpoint_interval", options.recompute, "--recompute");
   config::finish_zero(draft);
   config::finish_precision(draft);

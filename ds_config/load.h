@@ -38,6 +38,7 @@ struct LoadOptions {
   int ranks = 1;          ///< World size.
   std::optional<int> tp;  ///< Override the degrees of the file.
   std::optional<int> pp;
+  std::optional<int> sp;
   std::optional<int> recompute;  ///< Overrides pipeline.activation_checkpoint_interval.
   AutoValues autos;
   bool strict = false;  ///< Unknown top-level keys are errors, not warnings.

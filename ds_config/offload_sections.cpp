@@ -1,7 +1,5 @@
-// The keys of what leaves the device and how: offload_param, offload_optimizer, aio, and zero3d,
-// which DeepSpeed ignores. Sizes are counted in elements unless a row says bytes.
-#include <utility>
-
+// The keys of what leaves the device and how: offload_param, offload_optimizer, aio. Sizes are
+// counted in elements unless a row says bytes.
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/field.h"
 #include "zero3d/ds_config/reader.h"
@@ -16,45 +14,16 @@ constexpr std::string_view kDeviceType = "\"none\", \"cpu\" or \"nvme\"";
 constexpr std::string_view kWithDrive = "only with device nvme";
 constexpr std::string_view kWithDevice = "only with a device";
 
-/// A path as Python's pathlib writes it: one slash between names, none at the end, no ".".
-std::string plain_path(std::string_view text) {
-  const bool absolute = !text.empty() && text.front() == '/';
-  const bool two = text.substr(0, 2) == "//" && text.substr(0, 3) != "///";  // POSIX: its own root
-  std::string path(two ? "//" : absolute ? "/" : "");
-  std::string_view between;
-  while (!text.empty()) {
-    const std::size_t end = text.find('/');
-    const std::string_view name = text.substr(0, end);
-    if (!name.empty() && name != ".") path += concat(std::exchange(between, "/"), name);
-    text = end == std::string_view::npos ? "" : text.substr(end + 1);
-  }
-  return path.empty() ? "." : path;
-}
-
 void read_path(Reader& r, const Stated& s, JsonValue& out) {
   if (s.value.is_null()) return;
   const Reader::Converted read = r.to_text(s);
   if (read) out = JsonValue(plain_path(read->as_string()));
 }
 
-void read_paths(Reader& r, const Stated& s, JsonValue& out) {
-  if (s.value.is_null()) return;
-  const Reader::Converted read = r.to_texts(s);
-  if (!read) return;
-  if (read->items().empty()) {
-    r.refuse(s, "one folder per drive", "remove the key to use nvme_path");
-    return;
-  }
-  out = JsonValue::make_array();
-  for (const JsonValue& path : read->items())
-    out.push_back(JsonValue(plain_path(path.as_string())));
-}
-
 bool offloads_parameters(const Config& c) { return c.offloads("offload_param"); }
 bool parameters_to_drive(const Config& c) { return c.offloads_to_drive("offload_param"); }
 bool offloads_optimizer(const Config& c) { return c.offloads("offload_optimizer"); }
 bool optimizer_to_drive(const Config& c) { return c.offloads_to_drive("offload_optimizer"); }
-bool uses_drives(const Config& c) { return c.uses_drives(); }
 /// Heeded by DeepSpeed at stage 3 only.
 bool divides_optimizer(const Config& c) { return offloads_optimizer(c) && c.stage() == 3; }
 
@@ -133,21 +102,10 @@ constexpr std::array kAioRows = {
         .by(read_gds)
         .refuse("", never)};
 
-constexpr std::array kOwnRows = {
-    texts("nvme_paths", none,
-          "Folders that share what goes to nvme, one per drive, instead of nvme_path.")
-        .own()
-        .by(read_paths)
-        .only(kWithDrive, uses_drives),
-    flag("checksums", false, "Hold what is read from a drive to what was written, page by page.")
-        .own()
-        .only(kWithDrive, uses_drives)};
-
 }  // namespace
 
 constexpr Section kOffloadParam = {kOffloadParamRows, true};
 constexpr Section kOffloadOptimizer = {kOffloadOptimizerRows, true};
 constexpr Section kAio = {kAioRows};
-constexpr Section kOwn = {kOwnRows, false, true};
 
 }  // namespace zero3d::config

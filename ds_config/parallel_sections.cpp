@@ -53,10 +53,13 @@ constexpr std::array kPipelineRows = {
          "Split activation gradients between stages over the tensor-parallel ranks."),
     flag("use_reentrant", true, "A PyTorch matter.")};
 
-constexpr std::array kInnerRows =
-    strictly(std::array{integer("tp_size", 1, "1, or the same as autotp_size."),
-                        integer("tp_grain_size", 1, "Shards are multiples of this many elements."),
-                        any("mpu", "Only from Python."), any("tp_group", "Only from Python.")});
+constexpr std::array kInnerRows = strictly(std::array{
+    integer("tp_size", 1, "1, or the same as autotp_size."),
+    integer("tp_grain_size", 1,
+            "Shards are multiples of this many elements. Here heads are whole, "
+            "and other parts need not be even.")
+        .none(),
+    any("mpu", "Only from Python.").none(), any("tp_group", "Only from Python.").none()});
 constexpr Section kInner = {kInnerRows, true};
 
 constexpr std::array kLayerSpecRows = {
@@ -106,22 +109,34 @@ void read_list(Reader& r, const Stated& s, JsonValue& out) {
 }
 
 constexpr std::array kTensorParallelRows = strictly(std::array{
-    integer("autotp_size", 0,
-            "Ranks a layer is split over: the tp degree, which --tp overrides. 0 and 1 are off.")
+    integer(
+        "autotp_size", 0,
+        "Ranks a layer is split over: the tp degree, which `zero3d.tp` and --tp override. 0 and "
+        "1 are off.")
         .at_least(0)
         .or_auto()
         .unquoted(),
-    flag("tp_overlap_comm", false, "Overlap the all-reduces."),
+    flag("tp_overlap_comm", false, "Sum products over ranks beside the next part of them.")
+        .not_yet("sum products over ranks beside the next part of them"),
     flag("vocab_parallel_lm_head", none,
-         "Split the output head by vocabulary, with a distributed loss."),
-    text("vocab_parallel_ce_backend", "torch", "Who computes that loss.").one_of("torch|liger"),
+         "Split the output head by vocabulary, with a distributed loss. Here it always is, and the "
+         "embedding with it.")
+        .none(),
+    text("vocab_parallel_ce_backend", "torch", "Who computes that loss.")
+        .one_of("torch|liger")
+        .none(),
     nested("tensor_parallel", kInner, "Older form of the degree.").also("tp"),
-    nested("partition_config", kPartition, "Rules for how layers are cut.").optional(),
-    text("preset_model", none, "Rules of a known model family."),
+    nested("partition_config", kPartition,
+           "Rules for how layers are cut. Here each model says that of itself, and results do not "
+           "depend on it.")
+        .optional()
+        .none(),
+    text("preset_model", none, "Rules of a known model family: as partition_config.").none(),
     any("dtype", "A torch dtype cannot be written in a file; remove it.").hide().by(refuse_dtype),
-    any("injection_policy_tuple", "Of inference.").typed("list or null").by(read_list),
-    flag("keep_module_on_host", false, "Load shards from host memory."),
-    flag("replace_with_kernel_inject", false, "Of inference.").also("kernel_inject")});
+    any("injection_policy_tuple", "Of inference.").typed("list or null").by(read_list).none(),
+    flag("keep_module_on_host", false, "Load shards from host memory. Every rank reads its own.")
+        .none(),
+    flag("replace_with_kernel_inject", false, "Of inference.").also("kernel_inject").none()});
 
 void refuse_unless_null(Reader& r, const Stated& s, JsonValue&) {
   if (!s.value.is_null()) r.refuse(s, "null", "remove the key");

@@ -1,6 +1,7 @@
 #include "zero3d/ds_config/reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "zero3d/core/printable.h"
 #include "zero3d/core/text.h"
@@ -53,6 +54,20 @@ std::string did_you_mean(std::string_view name, std::span<const std::string_view
 }
 
 std::string after(std::string_view hint) { return concat(hint.empty() ? "" : "; ", hint); }
+
+std::string plain_path(std::string_view text) {
+  const bool absolute = !text.empty() && text.front() == '/';
+  const bool two = text.substr(0, 2) == "//" && text.substr(0, 3) != "///";  // POSIX: its own root
+  std::string path(two ? "//" : absolute ? "/" : "");
+  std::string_view between;
+  while (!text.empty()) {
+    const std::size_t end = text.find('/');
+    const std::string_view name = text.substr(0, end);
+    if (!name.empty() && name != ".") path += concat(std::exchange(between, "/"), name);
+    text = end == std::string_view::npos ? "" : text.substr(end + 1);
+  }
+  return path.empty() ? "." : path;
+}
 
 bool is_falsy(const JsonValue& value) {
   switch (value.kind()) {

@@ -78,6 +78,9 @@ std::string did_you_mean(std::string_view name, std::span<const std::string_view
 /// "; " and the hint, unless that is "".
 std::string after(std::string_view hint);
 
+/// A path as Python's pathlib writes it: one slash between names, none at the end, no ".".
+std::string plain_path(std::string_view text);
+
 /// What Python holds for false: null, false, 0, and whatever is empty.
 bool is_falsy(const JsonValue& value);
 

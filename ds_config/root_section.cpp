@@ -158,8 +158,7 @@ constexpr std::array kRows = {
     nested("pipeline", kPipeline, "Pipeline parallelism.")
         .refuse("split the layers into pipeline stages",
                 [](const Config& c) { return c.degrees.pp > 1; }),
-    nested("tensor_parallel", kTensorParallel, "Tensor parallelism.")
-        .refuse("split layers over ranks", [](const Config& c) { return c.degrees.tp > 1; }),
+    nested("tensor_parallel", kTensorParallel, "Tensor parallelism."),
     nested("expert_parallel", kExpertParallel, "Expert parallelism.")
         .or_null()
         .differs("deal the experts of mixture layers to ranks")

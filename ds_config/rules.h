@@ -36,6 +36,9 @@ std::set<std::string> resolve_autos(Reader& reader, JsonValue& root, const AutoV
 
 /// dp, tp, pp and sp of `ranks`, from the options or the tree.
 ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const LoadOptions& options);
+/// The configuration, as read, says the degrees where DeepSpeed's keys are, whoever gave them; what
+/// the file says otherwise is a warning.
+void state_degrees(const Draft& draft, const LoadOptions& options);
 
 /// Deprecated keys into their replacements, and the rules inside zero_optimization.
 void finish_zero(const Draft& draft);

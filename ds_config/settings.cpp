@@ -252,6 +252,7 @@ TrainSettings SettingsReader::read() {
   settings.tp = config_.degrees.tp;
   settings.pp = config_.degrees.pp;
   settings.sp = config_.degrees.sp;
+  settings.split_rows = settings.tp > 1 && config_.flag("zero3d.sequence_parallel");
   settings.sharding = sharding();
   settings.gradients = gradients();
   settings.precision = {model_dtype(config_), accumulation_dtype(config_),

@@ -38,6 +38,7 @@ struct RunnerOptions {
   StageBlocks stage;            ///< The blocks of the module that run here.
   HostTier host = {};           ///< For inputs that forward keeps on the host.
   StageLinks* links = nullptr;  ///< Where the stage has neighbours.
+  TensorParallel tp = {};
 };
 
 class BlockRunner {

@@ -35,8 +35,8 @@ std::vector<GradientTarget> DryParameters::gradients(const Op& op) {
 
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const StageBlocks& stage,
-                                      const Borders& borders) {
+                                      std::int64_t sequence, const TensorParallel& tp,
+                                      const StageBlocks& stage, const Borders& borders) {
   const std::unique_ptr<Device> device = make_meta_device();
   // The host tier of addresses too: a run may keep more than this machine's memory holds.
   const std::unique_ptr<Device> host = make_meta_device();
@@ -47,6 +47,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
                    Category::batches);
   const std::int64_t fixed = device->memory().use().current;
   RunnerOptions options{.dtype = dtype, .stage = stage};
+  options.tp = TensorParallel(tp.rank(), tp.size(), nullptr, tp.splits_sequence());
   options.host = {&host->memory(), compute.get(), compute.get()};
   StageLinks links(*compute, *compute);  // what is received or sent takes its memory all the same
   options.links = &links;
@@ -73,9 +74,9 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
 
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence) {
-  return peak_activation_bytes(module, layout, training, dtype, batch, sequence, stage_of(layout),
-                               {});
+                                      std::int64_t sequence, const TensorParallel& tp) {
+  return peak_activation_bytes(module, layout, training, dtype, batch, sequence, tp,
+                               stage_of(layout), {});
 }
 
 }  // namespace zero3d

@@ -39,15 +39,15 @@ struct ActivationBytes {
 
 /// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
 /// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
-/// sequence]. `borders`: what the stage receives and sends with such batches. What blocks throw for
-/// them goes on.
+/// sequence], on such a tensor-parallel rank. `borders`: what the stage receives and sends with
+/// such batches. What blocks throw for them goes on.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const StageBlocks& stage,
-                                      const Borders& borders);
+                                      std::int64_t sequence, const TensorParallel& tp,
+                                      const StageBlocks& stage, const Borders& borders);
 /// Of a module that runs whole.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence);
+                                      std::int64_t sequence, const TensorParallel& tp = {});
 
 }  // namespace zero3d

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/core/random.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
@@ -90,6 +92,21 @@ void require_same_start(const TrainSettings& settings,
   }
 }
 
+/// All that stands against it at once.
+void require_mesh_fits(const Module& module, const Topology& topology) {
+  const std::vector<std::string> problems = module.mesh_problems(topology.degrees());
+  if (problems.empty()) return;
+  std::string message = concat("the model cannot be cut over ", topology.factors(), ":");
+  for (const std::string& problem : problems) message += concat("\n  ", problem);
+  throw ConfigError("", message);
+}
+
+std::uint64_t hash_of(const ConstView& values, std::uint64_t so_far) {
+  if (!values.defined()) return so_far;
+  return so_far * 0x9E3779B97F4A7C15u +
+         hash_name(reinterpret_cast<const char*>(values.data()), values.bytes());
+}
+
 }  // namespace
 
 Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& mesh,
@@ -97,6 +114,9 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
     : settings_(settings), module_(module), mesh_(mesh), device_(device), options_(options) {
   const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
   require_same_start(settings, blocks, mesh.world());
+  require_mesh_fits(module, mesh.topology());
+  Communicator& tensor = mesh.group(Axis::tp);
+  if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   for (const auto& block : module.blocks()) options_.block_names.push_back(block->name());
   model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
@@ -113,7 +133,8 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                     mesh.world().rank(),
                     model_->plan().stage,
                     {&device.memory(Tier::pinned), streams.copy_in.get(), streams.copy_out.get()},
-                    links_.get()});
+                    links_.get(),
+                    tensor_parallel(tp_group_.get())});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   last_step_end_ns_ = now_ns();
@@ -124,7 +145,11 @@ Engine::~Engine() = default;
 ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence,
-                               plan.stage, borders({batch, sequence}));
+                               tensor_parallel(nullptr), plan.stage, borders({batch, sequence}));
+}
+
+TensorParallel Engine::tensor_parallel(Communicator* group) const {
+  return {mesh_.rank(Axis::tp), mesh_.size(Axis::tp), group, settings_.split_rows};
 }
 
 /// Of a model that is in one piece: none.
@@ -133,7 +158,7 @@ const Borders& Engine::borders(const Shape& shape) const {
   const ZeroPlan& plan = model_->plan();
   if (made && plan.pipeline.whole) {
     entry->second = infer_borders(module_, *plan.pipeline.whole, plan.pipeline.borders(),
-                                  plan.dtype(), shape[0], shape[1]);
+                                  plan.dtype(), tensor_parallel(nullptr), shape[0], shape[1]);
   }
   return entry->second;
 }
@@ -146,8 +171,7 @@ bool Engine::reads_batches() const {
   const std::vector<Chunk> chunks = model_->plan().stage.all_chunks();
   return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
     if (chunk.from < 0) return true;
-    // Without a batch so far: the ends of a model do in any case.
-    if (borders_.empty()) return chunk.to < 0;
+    if (borders_.empty()) return true;  // nobody knows yet
     return uses_batch(borders_.begin()->second.at(chunk.first_block));
   });
 }
@@ -232,6 +256,25 @@ void Engine::accept(std::span<const MicroBatch> batches) {
   if (runs_whole_steps()) plan_for(largest);
 }
 
+/// Ranks that share layers work on one batch: held to that once, with the first.
+void Engine::require_same_inputs(const MicroBatch& batch) {
+  Communicator& tensor = mesh_.group(Axis::tp);
+  if (std::exchange(compared_inputs_, true) || tensor.size() == 1) return;
+  const std::string mine =
+      concat(hash_of(batch.targets, hash_of(batch.tokens, 0)), " ", to_string(batch.tokens.shape()),
+             " ", batch.first_sample.value_or(-1));
+  const std::vector<std::string> all = tensor.exchange(mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const Topology& topology = mesh_.topology();
+    const std::vector<int> ranks = topology.group(Axis::tp, mesh_.world().rank());
+    throw_invalid(concat(mesh_.describe(ranks[rank]), " was given another batch than ",
+                         mesh_.describe(ranks[0]),
+                         ", with which it shares every layer: give tensor-parallel ranks the same "
+                         "samples (divide the data by dp rank, Mesh::rank(Axis::dp))"));
+  }
+}
+
 /// The same sample has the same number within the step however ranks divide the batch.
 RandomKey Engine::random_key(const MicroBatch& batch, int micro_batch) const {
   RandomKey key;
@@ -252,7 +295,10 @@ void Engine::forward(const MicroBatch& batch) {
   const AccumulationWindow::MicroStep micro = window_->next_forward();
   require_trainable();
   accept({&batch, 1});
-  fail_together(mesh_.world(), [&] { run_forward(batch, micro); });
+  fail_together(mesh_.world(), [&] {
+    require_same_inputs(batch);
+    run_forward(batch, micro);
+  });
   window_->forward(micro, batch.tokens.numel() * mesh_.size(Axis::dp));
 }
 
@@ -400,7 +446,10 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
   require_trainable();
   accept(micro_batches);
   if (runs_whole_steps()) {
-    fail_together(mesh_.world(), [&] { run_schedule(micro_batches); });
+    fail_together(mesh_.world(), [&] {
+      if (reads_batches()) require_same_inputs(micro_batches.front());
+      run_schedule(micro_batches);
+    });
     end_micro_batch();
     return last_;
   }
@@ -424,9 +473,9 @@ TrainingSession initialize(const TrainSettings& settings, const Module& module, 
   device_options.rank = world.rank();
   device_options.threads = threads;
   auto device = make_cpu_device(device_options);
-  const int shared = settings.tp * settings.pp * settings.sp;
-  auto mesh = std::make_unique<Mesh>(
-      world, GridDegrees{world.size() / shared, settings.tp, settings.pp, settings.sp});
+  const Topology topology =
+      Topology::with_rest_as_dp(world.size(), settings.tp, settings.pp, settings.sp);
+  auto mesh = std::make_unique<Mesh>(world, topology.degrees());
   auto engine = std::make_unique<Engine>(settings, module, *mesh, *device, options);
   return TrainingSession(std::move(mesh), std::move(device), std::move(engine));
 }

@@ -14,6 +14,8 @@
 #include "zero3d/core/view.h"
 #include "zero3d/device/memory.h"
 #include "zero3d/device/stream.h"
+#include "zero3d/engine/tensor_parallel.h"
+#include "zero3d/parallel/topology.h"
 
 namespace zero3d {
 
@@ -37,6 +39,13 @@ struct TensorParallelSplit {
   friend bool operator==(const TensorParallelSplit&, const TensorParallelSplit&) = default;
 };
 
+/// What tensor-parallel ranks that hold the same of a parameter write as its gradient.
+enum class SharedGradient {
+  whole,     ///< Each all of it: they are equal.
+  of_heads,  ///< Each what its columns (heads) add to it: the engine sums them.
+  of_rows    ///< The same of rows where the sequence is split (TensorParallel), else all of it.
+};
+
 struct ParameterSpec {
   std::string name;  ///< As exported: "transformer.h.0.attn.c_attn.weight". Two blocks that name
                      ///< the same one share it (tied), and declare it alike but for how each
@@ -44,6 +53,7 @@ struct ParameterSpec {
   Shape shape;       ///< Of the whole parameter, however it is cut and padded: as exported.
   InitialValues initial;
   TensorParallelSplit split;
+  SharedGradient shared_gradient = SharedGradient::whole;
   bool frozen = false;  ///< No gradient, no optimizer state.
   bool decay = true;    ///< Weight decay applies.
   /// The block adds its gradient to what is there when context.accumulate_gradient() says so (a
@@ -82,6 +92,19 @@ class BlockContext {
   /// Names random numbers: key.sample is the global index of this micro-batch's first row; set
   /// key.layer per site.
   const RandomKey& random() const { return random_; }
+
+  /// The ranks that share this block's layers. A block that has no part in that works on what they
+  /// all hold alike, and declares no split.
+  const TensorParallel& tp() const { return tp_; }
+  /// Into a parallel region: what it reads of `x` [B, T, ...], all rows of it.
+  Tensor enter(Tensor x) const;
+  /// Of `x` outside of one: the shape in it, and where the sequence is split, the rows of all
+  /// ranks.
+  Shape shape_inside(Shape x) const;
+  Tensor all_rows(const ConstView& x) const;
+  /// Out of one: the sum over ranks of `y` [B, T, ...], of this rank's rows. Of a gradient: into
+  /// what came by enter, as enter is into the gradient of what leave gave.
+  Tensor leave(Tensor y) const;
 
   Tensor allocate(DType dtype, const Shape& shape,
                   Category category = Category::activations) const {
@@ -142,6 +165,7 @@ class BlockContext {
   bool saves_ = true;
   bool wants_input_gradient_ = true;
   bool dry_run_ = false;
+  TensorParallel tp_;
   RandomKey random_;
   std::vector<ConstView> parameters_;
   std::vector<View> gradients_;
@@ -183,6 +207,11 @@ class Module {
   /// Writes into a folder, which is there, what a model folder has beside weights of this dtype
   /// (config.json, tokenizer files). Engine::save_16bit_model calls it on the rank that writes.
   virtual void write_beside_weights(const std::string& /*folder*/, DType /*dtype*/) const {}
+  /// Why its layers cannot be cut over such a mesh, each with what would work; the engine refuses
+  /// to start where there is anything.
+  virtual std::vector<std::string> mesh_problems(const GridDegrees& /*degrees*/) const {
+    return {};
+  }
 };
 
 }  // namespace zero3d

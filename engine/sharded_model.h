@@ -132,10 +132,10 @@ class ShardedModel final : public ParameterAccess {
   /// (whatever ZeRO and a pipeline make of it), for the host to read on every rank. Collective,
   /// host-blocking.
   void for_each_parameter(const std::function<void(const ParameterSpec&, const ConstView&)>& use);
-  /// Parameters by name, whole; `edit` may change what rank `writer` sees (-1: nobody writes), and
-  /// every rank takes its values and fp32 masters from there. In a pipeline each stage sees those
-  /// that it holds, and `writer` is a rank among its replicas. Collective, host-blocking, not
-  /// within a window.
+  /// Parameters by name, whole; `edit` may change what the world's rank `writer` sees (-1: nobody
+  /// writes), and every rank takes its values and fp32 masters from there. In a pipeline a stage
+  /// sees those that it holds, and the rank at the writer's place in it writes. Collective,
+  /// host-blocking, not within a window.
   void with_parameters(const std::vector<std::string>& names, int writer,
                        const std::function<void(const ParameterSpec&, View)>& edit);
 
@@ -153,12 +153,19 @@ class ShardedModel final : public ParameterAccess {
   void for_each_of_all_stages(
       const std::function<void(const ParameterSpec&, const ConstView&)>& use);
   bool is_first_holder(const LayoutParameter& parameter) const;
+  int at_this_stage(int rank) const;
+  void with_global(const LayoutParameter& parameter, const View& stored,
+                   const std::function<void(const ConstView&)>& use);
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   bool may_update_early() const;
   StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
+  Tensor join_parts(const LayoutParameter& parameter, const ConstView& stored);
+  void broadcast_host(const View& values, Communicator& group, int root);
+  void edit_parameter(const LayoutParameter& parameter, const View& stored, int writer,
+                      const std::function<void(const ParameterSpec&, View)>& edit);
 
   const TrainSettings settings_;
   Device& device_;

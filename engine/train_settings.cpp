@@ -126,6 +126,8 @@ std::string describe(const TrainSettings& settings) {
   out.add("pipeline schedule", name_of(settings.pipeline.schedule));
   out.add("virtual stages", settings.pipeline.virtual_stages);
   out.add("partition", describe(settings.pipeline.partition));
+  out.add("rows split over tensor-parallel ranks", settings.split_rows);
+  out.add("overlapped tensor-parallel sums", settings.overlap_tp);
   add(out, settings.sharding);
   add(out, settings.gradients);
   add(out, settings.precision);

@@ -77,6 +77,9 @@ struct TrainSettings {
   int pp = 1;  ///< Stages of a pipeline.
   int sp = 1;  ///< Ranks that share a sequence.
   PipelineSettings pipeline;
+  /// Outside parallel regions tensor-parallel ranks each have rows of their own: TensorParallel.
+  bool split_rows = false;
+  bool overlap_tp = false;  ///< Sums of tensor-parallel ranks beside the products they are of.
   ShardingSettings sharding;
   GradientSettings gradients;
   PrecisionSettings precision;

@@ -39,9 +39,11 @@ using BlockParameters = std::vector<std::vector<ParameterSpec>>;
 /// By name of a parameter: the stages that use it, ascending.
 using StagesByName = std::map<std::string, std::set<int>>;
 
-LayoutOptions layout_options(const ShardingSettings& sharding, const OptimizerSetup& setup,
+LayoutOptions layout_options(const TrainSettings& settings, const OptimizerSetup& setup,
                              const Mesh& mesh, int shards) {
+  const ShardingSettings& sharding = settings.sharding;
   LayoutOptions options;
+  options.splits_sequence = settings.split_rows;
   options.shards = shards;
   options.persistence = sharding.what.parameters;
   options.param_persistence_threshold = sharding.persistent_parameter;
@@ -187,6 +189,26 @@ void plan_host_memory(const TrainSettings& settings, const OptimizerSetup& setup
         ParameterPieces::bytes(largest_record(states), plan.dtype());
 }
 
+/// Where exports put together what tensor parallelism cuts, and hear of what other stages hold.
+void plan_joined_parts(ZeroPlan& plan) {
+  std::int64_t largest = 0, passing = 0;
+  for (const LayoutParameter& parameter : plan.layout.parameters()) {
+    const std::int64_t part = parameter.numel();
+    if (plan.layout.placement().tensor_parallel_size == 1) continue;
+    passing = std::max(passing, std::min(part, ZeroPlan::kPassingElements));
+    if (!parameter.placement.whole())
+      largest = std::max(largest, part + parameter.spec.shape.numel());
+  }
+  std::int64_t told = 0;
+  if (plan.pipeline.whole)
+    for (const LayoutParameter& parameter : plan.pipeline.whole->parameters())
+      told = std::max(told, parameter.spec.shape.numel());
+  const DType dtype = plan.dtype();
+  plan.memory[Tier::device][Category::gathered_parameters] += bytes_of(passing, dtype);
+  plan.memory[Tier::pinned][Category::gathered_parameters] += bytes_of(passing, dtype);
+  plan.memory[Tier::pageable][Category::gathered_parameters] += bytes_of(largest + told, dtype);
+}
+
 /// Of this stage's part of the pipeline that the settings ask for.
 std::vector<Op> pipeline_ops(const PipelinePlan& pipeline, const StageBlocks& stage,
                              const TrainSettings& settings, int micro_batches) {
@@ -226,7 +248,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   PipelinePlan pipeline = plan_stages(settings, blocks, mesh, options, users);
   const bool whole = !pipeline.whole.has_value();
   const StageBlocks here = whole ? StageBlocks{} : stage_here(pipeline, mesh);
-  LayoutOptions layout = layout_options(sharding, setup, mesh, groups.shard);
+  LayoutOptions layout = layout_options(settings, setup, mesh, groups.shard);
   layout.stage = here.stage;
   layout.stages_of = [&users](const ParameterSpec& spec) {
     const auto found = users.find(spec.name);
@@ -236,6 +258,8 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   ZeroPlan plan{.groups = groups,
                 .pipeline = std::move(pipeline),
                 .layout = ParamLayout(whole ? blocks : blocks_of(here, blocks), layout)};
+  for (const Unit& unit : plan.layout.units())
+    if (unit.sums_holders && !unit.frozen) plan.groups.holders.insert(unit.holders);
   plan.stage = whole ? stage_of(plan.layout) : here;
   const StageBlocks model = whole ? plan.stage : stage_of(*plan.pipeline.whole);
   plan.pipeline.trains = model.backward_down_to < model.blocks;
@@ -282,6 +306,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
     plan.memory[Tier::device][Category::gathered_parameters] +=
         ParameterPieces::bytes(largest_record(states), plan.dtype());
   plan_host_memory(settings, setup, plan);
+  plan_joined_parts(plan);
   return plan;
 }
 

@@ -53,6 +53,9 @@ struct PipelinePlan {
 };
 
 struct ZeroPlan {
+  /// Of a parameter that is in parts, on their way from rank to rank for the host, at a time.
+  static constexpr std::int64_t kPassingElements = 1 << 18;
+
   ZeroGroupSizes groups;
   PipelinePlan pipeline;
   ParamLayout layout;  ///< Of this stage's blocks.

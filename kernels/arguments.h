@@ -7,6 +7,7 @@
 #include "zero3d/core/view.h"
 #include "zero3d/kernels/args/rows.h"
 #include "zero3d/kernels/dispatch.h"
+#include "zero3d/kernels/vocabulary_part.h"
 
 namespace zero3d::kernels {
 
@@ -45,6 +46,15 @@ inline void require_columns(const char* what, const char* name, const ConstColum
                        name_of(dtype), " matrix of ", rows, " rows, but it is columns ",
                        columns.begin, " to ", columns.begin + columns.count, " and ",
                        describe("its matrix", matrix)));
+}
+
+/// `part` lies within its vocabulary, and there is room for it where `stored` entries are.
+inline void require_part(const char* what, const VocabularyPart& part, std::int64_t stored) {
+  require(part.first >= 0 && part.count >= 0 && part.count <= stored &&
+              part.first + part.count <= part.total,
+          what, "expected a part of the vocabulary within the ", stored,
+          " entries that are stored, but it is ", part.count, " from ", part.first, " of ",
+          part.total);
 }
 
 /// What a back end gets of columns.

@@ -25,6 +25,19 @@ void add(Stream& stream, const ConstView& src, const View& dst) {
   dispatch(stream, "add", {reads(src), writes(dst)}, {.cpu = cpu::add}, pair_args("add", src, dst));
 }
 
+void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst) {
+  constexpr const char* kWhat = "copy_columns";
+  const DType dtype = src.matrix.dtype();
+  const std::int64_t rows = src.matrix.shape().rows();
+  require_columns(kWhat, "src", src, dtype, rows, src.count);
+  require_columns(kWhat, "dst", dst, dtype, rows, src.count);
+  const CopyColumnsArgs args{rows_of(src), rows_of(dst), rows,
+                             src.count * static_cast<std::int64_t>(size_of(dtype)),
+                             static_cast<std::int64_t>(size_of(dtype))};
+  dispatch(stream, kWhat, {reads(src.matrix), writes(dst.matrix)}, {.cpu = cpu::copy_columns},
+           args);
+}
+
 void scale(Stream& stream, const View& x, float factor) {
   require_float("scale", "x", x);
   const ScaleArgs args{x.data(), x.dtype(), x.numel(), factor};

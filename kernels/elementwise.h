@@ -1,4 +1,4 @@
-// Conversions, sums and scalings over whole tensors, and the norm's block sums.
+// Conversions, copies, sums and scalings over whole tensors, and the norm's block sums.
 #pragma once
 
 #include "zero3d/core/view.h"
@@ -10,6 +10,8 @@ namespace zero3d::kernels {
 void convert(Stream& stream, const ConstView& src, const View& dst);
 /// dst = round(dst + src), computed in fp32; dtypes may differ.
 void add(Stream& stream, const ConstView& src, const View& dst);
+/// dst = src, of one dtype and as many columns and rows.
+void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst);
 /// x = round(x * factor).
 void scale(Stream& stream, const View& x, float factor);
 /// x = round(value).

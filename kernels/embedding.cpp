@@ -7,7 +7,7 @@
 namespace zero3d::kernels {
 
 void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
-                       const ConstView& positions, const View& out) {
+                       const ConstView& positions, const View& out, const VocabularyPart& part) {
   constexpr const char* kWhat = "embedding_forward";
   require_float(kWhat, "out", out);
   EmbeddingArgs args;
@@ -16,8 +16,10 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
   args.width = out.shape().last();
   args.seq = tokens.shape().last();
   require_elements(kWhat, "tokens", tokens, DType::i32, args.rows);
-  args.vocabulary = table.shape().rows();
-  require_elements(kWhat, "table", table, args.dtype, args.vocabulary * args.width);
+  const std::int64_t stored = table.shape().rows();
+  require_part(kWhat, part, stored);
+  args.part = part;
+  require_elements(kWhat, "table", table, args.dtype, stored * args.width);
   if (positions.defined()) {
     const std::int64_t length = positions.shape().rows();
     require_elements(kWhat, "positions", positions, args.dtype, length * args.width);
@@ -33,7 +35,8 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
 }
 
 void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
-                        const View& dtable, bool accumulate, std::int64_t padding) {
+                        const View& dtable, bool accumulate, std::int64_t padding,
+                        const VocabularyPart& part) {
   if (!dtable.defined()) return;
   constexpr const char* kWhat = "embedding_backward";
   require_float(kWhat, "dout", dout);
@@ -42,6 +45,8 @@ void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView
   args.rows = dout.shape().rows();
   args.width = dout.shape().last();
   args.table_rows = dtable.shape().rows();
+  require_part(kWhat, part, args.table_rows);
+  args.part = part;
   require_elements(kWhat, "tokens", tokens, DType::i32, args.rows);
   require_float_elements(kWhat, "dtable", dtable, args.table_rows * args.width);
   args.tokens = tokens.as<std::int32_t>();

@@ -25,14 +25,54 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
            {.cpu = cpu::cross_entropy_forward}, args);
 }
 
+void cross_entropy_statistics(Stream& stream, const ConstView& logits, const ConstView& targets,
+                              const VocabularyPart& part, const View& statistics) {
+  constexpr const char* kWhat = "cross_entropy_statistics";
+  require_float(kWhat, "logits", logits);
+  CrossEntropyPartArgs args;
+  args.dtype = logits.dtype();
+  args.rows = logits.shape().rows();
+  args.columns = logits.shape().last();
+  require_part(kWhat, part, args.columns);
+  args.part = part;
+  require_elements(kWhat, "targets", targets, DType::i32, args.rows);
+  require_elements(kWhat, "statistics", statistics, DType::f32, 3 * args.rows);
+  args.logits = logits.data();
+  args.targets = targets.as<std::int32_t>();
+  args.statistics = statistics.as<float>();
+  dispatch(stream, kWhat, {reads(logits), reads(targets), writes(statistics)},
+           {.cpu = cpu::cross_entropy_statistics}, args);
+}
+
+void cross_entropy_join(Stream& stream, const ConstView& statistics, const ConstView& targets,
+                        const View& lse, const View& loss) {
+  constexpr const char* kWhat = "cross_entropy_join";
+  CrossEntropyJoinArgs args;
+  args.rows = targets.numel();
+  args.parts = args.rows == 0 ? 1 : statistics.numel() / (3 * args.rows);
+  require_elements(kWhat, "statistics", statistics, DType::f32, args.parts * 3 * args.rows);
+  require_elements(kWhat, "targets", targets, DType::i32, args.rows);
+  require_elements(kWhat, "lse", lse, DType::f32, args.rows);
+  require_elements(kWhat, "loss", loss, DType::f32, 2);
+  args.statistics = statistics.as<float>();
+  args.targets = targets.as<std::int32_t>();
+  args.lse = lse.as<float>();
+  args.loss = loss.as<float>();
+  dispatch(stream, kWhat, {reads(statistics), reads(targets), writes(lse), writes(loss)},
+           {.cpu = cpu::cross_entropy_join}, args);
+}
+
 void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
-                            const ConstView& lse, const ConstView& loss, const ConstView& seed) {
+                            const ConstView& lse, const ConstView& loss, const ConstView& seed,
+                            const VocabularyPart& part) {
   constexpr const char* kWhat = "cross_entropy_backward";
   require_float(kWhat, "logits", logits);
   CrossEntropyGradientArgs args;
   args.dtype = logits.dtype();
   args.rows = logits.shape().rows();
-  args.vocabulary = logits.shape().last();
+  args.columns = logits.shape().last();
+  require_part(kWhat, part, args.columns);
+  args.part = part;
   require_elements(kWhat, "targets", targets, DType::i32, args.rows);
   require_elements(kWhat, "lse", lse, DType::f32, args.rows);
   require_elements(kWhat, "loss", loss, DType::f32, 2);

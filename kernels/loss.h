@@ -4,6 +4,7 @@
 
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
+#include "zero3d/kernels/vocabulary_part.h"
 
 namespace zero3d::kernels {
 
@@ -14,10 +15,27 @@ inline constexpr std::int32_t kIgnoreTarget = -100;
 /// backward. A target outside the vocabulary fails the stream.
 void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstView& targets,
                            const View& lse, const View& loss);
+/// The same in two halves, for logits [rows, columns] of a part of the vocabulary: what each part
+/// knows of its rows, fp32 [3, rows], and from that of all parts, fp32 [parts, 3, rows], the whole.
+/// Columns that are padding count for nothing. A target outside the whole vocabulary fails the
+/// stream.
+void cross_entropy_statistics(Stream& stream, const ConstView& logits, const ConstView& targets,
+                              const VocabularyPart& part, const View& statistics);
+void cross_entropy_join(Stream& stream, const ConstView& statistics, const ConstView& targets,
+                        const View& lse, const View& loss);
+
 /// Turns logits into their gradient in place: (softmax - onehot) * seed[0] / loss[1], zero for
-/// ignored rows (and everywhere when loss[1] is 0). seed: fp32 [1], the gradient of the mean loss.
+/// ignored rows (and everywhere when loss[1] is 0), and in columns that are padding. seed: fp32
+/// [1], the gradient of the mean loss.
 void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
-                            const ConstView& lse, const ConstView& loss, const ConstView& seed);
+                            const ConstView& lse, const ConstView& loss, const ConstView& seed,
+                            const VocabularyPart& part);
+inline void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
+                                   const ConstView& lse, const ConstView& loss,
+                                   const ConstView& seed) {
+  cross_entropy_backward(stream, logits, targets, lse, loss, seed,
+                         VocabularyPart::all(logits.shape().last()));
+}
 
 /// means (f64 [2]) = or += (loss[0] / loss[1], 1); nothing when no token counted.
 void add_mean_loss(Stream& stream, const ConstView& loss, const View& means, bool accumulate);

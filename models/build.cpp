@@ -12,6 +12,7 @@
 #include "zero3d/models/gpt2.h"
 #include "zero3d/models/hf_folder.h"
 #include "zero3d/models/llama.h"
+#include "zero3d/models/mesh_fit.h"
 
 namespace zero3d {
 namespace {
@@ -21,6 +22,9 @@ class LanguageModel final : public Module {
   LanguageModel(ModelConfig config, std::vector<std::unique_ptr<Block>> blocks)
       : config_(std::move(config)), blocks_(std::move(blocks)) {}
   const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
+  std::vector<std::string> mesh_problems(const GridDegrees& degrees) const override {
+    return zero3d::mesh_problems(config_, degrees);
+  }
 
   void write_beside_weights(const std::string& folder, DType dtype) const override {
     write_text_file((std::filesystem::path(folder) / "config.json").string(),

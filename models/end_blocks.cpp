@@ -25,6 +25,46 @@ enum HeadSlot : std::size_t {
   kHeadSlots
 };
 
+/// Which part of the vocabulary a rank holds that stores `stored` entries of it.
+kernels::VocabularyPart part_of(const BlockContext& context, std::int64_t stored,
+                                std::int64_t vocabulary) {
+  return kernels::VocabularyPart::of_rank(context.tp().rank(), stored, vocabulary);
+}
+
+/// Loss and what backward needs of it, from this rank's columns of the logits.
+void take_loss(BlockContext& context, const ConstView& logits, const ConstView& targets,
+               std::int64_t vocabulary, const View& log_sum, const View& loss) {
+  const int ranks = context.tp().size();
+  if (context.tp().alone())
+    return kernels::cross_entropy_forward(context.stream(), logits, targets, log_sum, loss);
+  const std::int64_t rows = logits.shape()[0];
+  const Tensor mine = context.allocate(DType::f32, {3, rows});
+  const Tensor all = context.allocate(DType::f32, {ranks, 3, rows});
+  kernels::cross_entropy_statistics(context.stream(), logits, targets,
+                                    part_of(context, logits.shape()[1], vocabulary), mine);
+  context.tp().all_gather(context.stream(), mine, all);
+  kernels::cross_entropy_join(context.stream(), all, targets, log_sum, loss);
+}
+
+/// All columns of the logits, from each rank's.
+Tensor join_columns(BlockContext& context, Tensor logits, std::int64_t vocabulary) {
+  if (context.tp().alone()) return logits;
+  const std::int64_t rows = logits.shape()[0], stored = logits.shape()[1];
+  const Tensor all = context.allocate({context.tp().size() * rows, stored});
+  context.tp().all_gather(context.stream(), logits, all);
+  logits.reset();
+  Tensor joined = context.allocate({rows, vocabulary});
+  for (int rank = 0; rank < context.tp().size(); ++rank) {
+    const auto part = kernels::VocabularyPart::of_rank(rank, stored, vocabulary);
+    const View of_rank = all.view().flat(rank * rows * stored, rows * stored);
+    if (part.count == 0) continue;
+    kernels::copy_columns(context.stream(),
+                          Columns(of_rank.reshaped({rows, stored}), 0, part.count),
+                          Columns(joined.view(), part.first, part.count));
+  }
+  return joined;
+}
+
 }  // namespace
 
 Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
@@ -39,11 +79,13 @@ Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& save
                            positions.shape()[0], " positions (n_positions in config.json)"));
   }
   Tensor hidden = context.allocate({tokens.shape()[0], seq, table.shape()[1]});
-  kernels::embedding_forward(context.stream(), tokens, table, positions, hidden);
+  kernels::embedding_forward(context.stream(), tokens, table, positions, hidden,
+                             part_of(context, table.shape()[0], parts_.vocabulary));
+  hidden = context.leave(std::move(hidden));
   apply_scale(context, hidden);
   if (parts_.dropout.active(context)) {
     Tensor dropped = context.allocate(hidden.shape());
-    parts_.dropout.apply(context, hidden, seq, {}, dropped);
+    parts_.dropout.apply(context, hidden, {}, dropped);
     hidden = std::move(dropped);
   }
   inputs[0] = std::move(hidden);
@@ -64,10 +106,11 @@ Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_grad
   Tensor dhidden = std::move(output_gradients[0]);
   if (parts_.dropout.active(context)) {
     Tensor dropped = context.allocate(dhidden.shape());
-    parts_.dropout.apply(context, dhidden, dhidden.shape()[1], {}, dropped);
+    parts_.dropout.apply(context, dhidden, {}, dropped);
     dhidden = std::move(dropped);
   }
   apply_scale(context, dhidden);
+  dhidden = context.enter(std::move(dhidden));
   output_gradients[0].reset();
   saved.tensors.resize(kHiddenGradient);
   saved.tensors.push_back(std::move(dhidden));
@@ -77,10 +120,13 @@ Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_grad
 void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
   const ConstView dhidden = saved.tensors[kHiddenGradient];
   const std::int64_t seq = dhidden.shape()[1];
-  if (context.trains(parts_.table))
-    kernels::embedding_backward(
-        context.stream(), saved.tensors[kTokens], dhidden, context.write_gradient(parts_.table),
-        context.accumulate_gradient(parts_.table), parts_.padding.value_or(-1));
+  if (context.trains(parts_.table)) {
+    const View dtable = context.write_gradient(parts_.table);
+    kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden, dtable,
+                                context.accumulate_gradient(parts_.table),
+                                parts_.padding.value_or(-1),
+                                part_of(context, dtable.shape()[0], parts_.vocabulary));
+  }
   if (parts_.positions && context.trains(*parts_.positions))
     kernels::position_backward(context.stream(), dhidden, seq,
                                context.write_gradient(*parts_.positions),
@@ -92,28 +138,30 @@ Values HeadBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
   Tensor hidden = std::move(inputs[0]);
   Tensor targets = inputs.size() > 1 ? std::move(inputs[1]) : Tensor();
   inputs.clear();
-  const std::int64_t rows = hidden.shape().rows();
   const bool saves = context.saves() && targets.defined();
 
   Tensor mean, rstd;
   if (saves) {
-    if (parts_.norm.has_mean()) mean = context.allocate(DType::f32, {rows});
-    rstd = context.allocate(DType::f32, {rows});
+    const Shape statistics{hidden.shape().rows()};
+    if (parts_.norm.has_mean()) mean = context.allocate(DType::f32, statistics);
+    rstd = context.allocate(DType::f32, statistics);
   }
   Tensor normed = context.allocate(hidden.shape());
   parts_.norm.forward(context, hidden, normed, mean, rstd);
   if (!saves) hidden.reset();
-  Tensor logits = context.allocate({rows, parts_.head.out});
+  normed = context.enter(std::move(normed));
+  const std::int64_t rows = normed.shape().rows();
+  Tensor logits = context.allocate({rows, parts_.head.out_here(context)});
   parts_.head.forward(context, normed, logits);
   normed.reset();
   if (!targets.defined()) {
-    inputs.push_back(std::move(logits));
+    inputs.push_back(join_columns(context, std::move(logits), parts_.head.out));
     return inputs;
   }
 
   Tensor log_sum = context.allocate(DType::f32, {rows});
   Tensor loss = context.allocate(DType::f32, {2});
-  kernels::cross_entropy_forward(context.stream(), logits, targets, log_sum, loss);
+  take_loss(context, logits, targets, parts_.head.out, log_sum, loss);
   if (saves) {
     Tensor kept = context.allocate(DType::f32, {2});  // backward divides by its count
     context.stream().device().copy(context.stream(), kept, loss);
@@ -133,7 +181,8 @@ Values HeadBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
 Values HeadBlock::backward_inputs(BlockContext& context, Values output_gradients, Saved& saved) {
   std::vector<Tensor>& slots = saved.tensors;
   kernels::cross_entropy_backward(context.stream(), slots[kLogits], slots[kTargets], slots[kLogSum],
-                                  slots[kLoss], output_gradients[0]);
+                                  slots[kLoss], output_gradients[0],
+                                  part_of(context, slots[kLogits].shape()[1], parts_.head.out));
   output_gradients.clear();
   output_gradients.resize(2);  // one for hidden, none for targets
   slots[kTargets].reset();
@@ -144,8 +193,9 @@ Values HeadBlock::backward_inputs(BlockContext& context, Values output_gradients
   parts_.head.backward_bias(context, dlogits);
   const bool trains_weight = parts_.head.trains_weight(context);
   if (context.wants_input_gradient() || parts_.norm.trains(context)) {
-    Tensor dnormed = context.allocate(slots[kHidden].shape());
+    Tensor dnormed = context.allocate(context.shape_inside(slots[kHidden].shape()));
     parts_.head.backward_input(context, dlogits, dnormed);
+    dnormed = context.leave(std::move(dnormed));
     if (!trains_weight) slots[kLogits].reset();
     parts_.norm.backward_weight(context, dnormed, slots[kHidden], slots[kMean], slots[kRstd]);
     if (context.wants_input_gradient()) {
@@ -165,6 +215,7 @@ void HeadBlock::backward_weights(BlockContext& context, Saved& saved) {
     Tensor normed = context.allocate(slots[kHidden].shape());
     parts_.norm.forward(context, slots[kHidden], normed, {}, {});
     slots[kHidden].reset();
+    normed = context.enter(std::move(normed));
     parts_.head.backward_weight(context, normed, slots[kLogits]);
   }
   slots.clear();

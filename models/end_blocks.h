@@ -13,6 +13,7 @@ struct EmbeddingParts {
   std::string name;
   ParameterList parameters;
   std::size_t table = 0;
+  std::int64_t vocabulary = 0;           ///< Rows of the whole table.
   std::optional<std::size_t> positions;  ///< Rows bound the sequence.
   std::optional<std::int64_t> padding;   ///< A token whose row gets no gradient from here.
   float scale = 1.0f;  ///< Of the embeddings, rounded to the run's dtype first, as Gemma's is.

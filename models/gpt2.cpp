@@ -27,6 +27,7 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   table.adds_gradient = true;
   table.gradient_in_weights = true;
   parts.table = parts.parameters.add(std::move(table));
+  parts.vocabulary = config.vocab_size;
   ParameterSpec positions;
   positions.name = "transformer.wpe.weight";
   positions.shape = Shape{config.max_positions, config.hidden_size};

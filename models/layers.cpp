@@ -21,7 +21,7 @@ void Linear::forward(BlockContext& context, const ConstView& x, const View& y,
   product.b = context.parameter(weight);
   product.trans_b = input_major ? Transpose::no : Transpose::yes;
   product.c = y;
-  if (bias) product.bias = context.parameter(*bias);
+  if (bias && !(cut_by_inputs && context.tp().rank() > 0)) product.bias = context.parameter(*bias);
   if (fused) product.residual = residual;
   product.what = "linear forward";
   kernels::gemm(context.stream(), product);
@@ -61,6 +61,9 @@ Linear declare_linear(ParameterList& parameters, const LinearOptions& options) {
   linear.in = options.in;
   linear.out = options.out;
   linear.input_major = options.input_major;
+  linear.cut_by_inputs = options.cut == Cut::inputs;
+  const SharedGradient shared =
+      options.split.shares_grains ? SharedGradient::of_heads : SharedGradient::whole;
 
   ParameterSpec weight;
   weight.name = options.prefix + ".weight";
@@ -68,6 +71,7 @@ Linear declare_linear(ParameterList& parameters, const LinearOptions& options) {
       options.input_major ? Shape{options.in, options.out} : Shape{options.out, options.in};
   weight.initial = normal_values(weight.name, static_cast<float>(options.stddev));
   weight.gradient_in_weights = true;
+  weight.shared_gradient = shared;
   if (options.cut != Cut::none) {
     const bool outputs = options.cut == Cut::outputs;
     weight.split = options.split;
@@ -83,6 +87,7 @@ Linear declare_linear(ParameterList& parameters, const LinearOptions& options) {
   if (options.cut == Cut::outputs) {  // after a cut by inputs the bias is added once, to the sum
     bias.split = options.split;
     bias.split.dim = 0;
+    bias.shared_gradient = shared;
   }
   linear.bias = parameters.add(std::move(bias));
   return linear;
@@ -144,16 +149,18 @@ Norm declare_layer_norm(ParameterList& parameters, const std::string& prefix, st
   bias.name = prefix + ".bias";
   bias.shape = Shape{width};
   bias.initial = constant_values(0.0f);
+  bias.shared_gradient = SharedGradient::of_rows;
   norm.bias = parameters.add(std::move(bias));
   return norm;
 }
 
 Norm declare_rms_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
-                      double eps, kernels::RmsFactor factor) {
+                      double eps, kernels::RmsFactor factor, SharedGradient shared) {
   ParameterSpec weight;
   weight.name = prefix + ".weight";
   weight.shape = Shape{width};
   weight.initial = constant_values(factor == kernels::RmsFactor::weight ? 1.0f : 0.0f);
+  weight.shared_gradient = shared;
   Norm norm;
   norm.weight = parameters.add(std::move(weight));
   norm.eps = static_cast<float>(eps);
@@ -161,9 +168,11 @@ Norm declare_rms_norm(ParameterList& parameters, const std::string& prefix, std:
   return norm;
 }
 
-void Dropout::apply(BlockContext& context, const ConstView& x, std::int64_t seq,
-                    const ConstView& residual, const View& y) const {
-  kernels::dropout(context.stream(), x, p, key(context), seq, residual, y);
+void Dropout::apply(BlockContext& context, const ConstView& x, const ConstView& residual,
+                    const View& y) const {
+  const std::int64_t rows = x.shape()[1];
+  kernels::dropout(context.stream(), x, p, key(context), {rows, context.tp().first_row(rows)},
+                   residual, y);
 }
 
 }  // namespace zero3d

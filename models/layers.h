@@ -25,13 +25,20 @@ class ParameterList {
   std::vector<ParameterSpec> specs_;
 };
 
-/// y = x W (+ b). Shapes: x [rows, in], y [rows, out], in any rank with that last extent.
+/// y = x W (+ b). Shapes: x [rows, in], y [rows, out], in any rank with that last extent; under
+/// tensor parallelism what of in or out is on this rank. Cut by inputs, y is this rank's part of a
+/// sum over ranks, to which the first adds the bias.
 struct Linear {
   std::size_t weight = 0;
   std::optional<std::size_t> bias;
   std::int64_t in = 0;
   std::int64_t out = 0;
   bool input_major = false;  ///< Stored [in, out] (GPT-2's Conv1D) rather than [out, in].
+  bool cut_by_inputs = false;
+
+  std::int64_t out_here(const BlockContext& context) const {
+    return context.parameter(weight).shape()[input_major ? 1 : 0];
+  }
 
   /// With `residual`: y = x W + b + residual, rounded where PyTorch rounds: after the product and
   /// after the sum.
@@ -90,8 +97,10 @@ struct Norm {
 };
 Norm declare_layer_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
                         double eps);
+/// `shared`: of_heads for a norm of heads, within a parallel region.
 Norm declare_rms_norm(ParameterList& parameters, const std::string& prefix, std::int64_t width,
-                      double eps, kernels::RmsFactor factor = kernels::RmsFactor::weight);
+                      double eps, kernels::RmsFactor factor = kernels::RmsFactor::weight,
+                      SharedGradient shared = SharedGradient::of_rows);
 
 /// Where in its block a random number is drawn; the key's layer is block * 16 + site.
 enum class DropoutSite : std::uint32_t {
@@ -117,8 +126,9 @@ struct Dropout {
     named.layer = layer;
     return named;
   }
-  /// y = dropout(x) (+ residual). x: [B, seq, width]. Backward is the same on dy.
-  void apply(BlockContext& context, const ConstView& x, std::int64_t seq, const ConstView& residual,
+  /// y = dropout(x) (+ residual). x: [B, seq, width], outside parallel regions. Backward is the
+  /// same on dy.
+  void apply(BlockContext& context, const ConstView& x, const ConstView& residual,
              const View& y) const;
 };
 

@@ -43,6 +43,7 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   table.adds_gradient = true;
   table.gradient_in_weights = true;
   parts.table = parts.parameters.add(std::move(table));
+  parts.vocabulary = config.vocab_size;
   parts.padding = config.padding_token;
   if (config.is_gemma()) parts.scale = std::sqrt(static_cast<float>(config.hidden_size));
   return std::make_unique<EmbeddingBlock>(std::move(parts));
@@ -80,8 +81,9 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
   attention.output = linear(list, "self_attn.o_proj", q, c, config.output_bias, Cut::inputs, heads);
   if (config.norms_heads())  // one weight for all heads, and so not cut
     for (const char* name : {"self_attn.q_norm", "self_attn.k_norm"})
-      attention.norms.push_back(
-          declare_rms_norm(list, prefix + name, config.head_dim, config.norm_eps));
+      attention.norms.push_back(declare_rms_norm(list, prefix + name, config.head_dim,
+                                                 config.norm_eps, kernels::RmsFactor::weight,
+                                                 SharedGradient::of_heads));
   attention.heads = config.heads;
   attention.kv_heads = config.kv_heads;
   attention.head_dim = config.head_dim;

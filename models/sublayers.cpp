@@ -2,50 +2,71 @@
 // as nothing later reads them.
 #include "zero3d/models/sublayers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "zero3d/kernels/activation.h"
+#include "zero3d/kernels/elementwise.h"
 
 namespace zero3d {
 namespace {
 
-/// residual + dropout(linear(x)); releases x before the sum when nothing else needs it.
+/// residual + dropout(linear(x)), out of the parallel region; releases x before the sum when
+/// nothing else needs it.
 Tensor project_onto(BlockContext& context, const Linear& linear, const Dropout& dropout,
                     BatchShape shape, const ConstView& x, Tensor* release,
                     const ConstView& residual) {
   const Shape out{shape.batch, shape.seq, linear.out};
-  if (!dropout.active(context)) {
-    Tensor y = context.allocate(out);
-    linear.forward(context, x, y, residual);
-    return y;
-  }
+  const bool drops = dropout.active(context);
   Tensor product = context.allocate(out);
+  if (context.tp().alone() && !drops) {
+    linear.forward(context, x, product, residual);
+    return product;
+  }
   linear.forward(context, x, product);
   if (release != nullptr) release->reset();
-  Tensor y = context.allocate(out);
-  dropout.apply(context, product, shape.seq, residual, y);
+  product = context.leave(std::move(product));
+  if (!drops) {
+    kernels::add(context.stream(), residual, product);
+    return product;
+  }
+  Tensor y = context.allocate(product.shape());
+  dropout.apply(context, product, residual, y);
   return y;
 }
 
 }  // namespace
 
-kernels::AttentionShape Attention::kernel_shape(BatchShape shape) const {
+HeadsHere Attention::here(const BlockContext& context) const {
+  const int ranks = context.tp().size();
+  const std::int64_t count = heads / ranks;
+  return {count, std::max<std::int64_t>(1, kv_heads / ranks), context.tp().rank() * count};
+}
+
+kernels::AttentionShape Attention::kernel_shape(BlockContext& context, BatchShape shape) const {
+  const HeadsHere part = here(context);
   kernels::AttentionShape kernel;
   kernel.batch = shape.batch;
   kernel.seq = shape.seq;
-  kernel.heads = heads;
-  kernel.kv_heads = kv_heads;
+  kernel.heads = part.heads;
+  kernel.kv_heads = part.kv_heads;
   kernel.head_dim = head_dim;
   kernel.window = window;
   kernel.scale = scale;
+  kernel.head_offset = part.first;
+  if (probabilities.active(context)) {
+    kernel.dropout = probabilities.p;
+    kernel.key = probabilities.key(context);
+  }
   return kernel;
 }
 
-Columns Attention::part(const std::vector<Tensor>& slots, std::size_t first, int index) const {
+Columns Attention::part(HeadsHere part, const std::vector<Tensor>& slots, std::size_t first,
+                        int index) const {
   const auto i = static_cast<std::size_t>(index);
   if (inputs.size() == 3) return Columns(slots[first + i].view());
-  const std::int64_t begin = index == 0 ? 0 : q_width() + (index - 1) * kv_width();
-  return {slots[first].view(), begin, index == 0 ? q_width() : kv_width()};
+  const std::int64_t q = part.heads * head_dim, kv = part.kv_heads * head_dim;
+  return {slots[first].view(), index == 0 ? 0 : q + (index - 1) * kv, index == 0 ? q : kv};
 }
 
 void Attention::norm_heads(BlockContext& context, std::vector<Tensor>& slots) const {
@@ -76,24 +97,22 @@ void Attention::norm_heads_backward(BlockContext& context, std::vector<Tensor>& 
 
 Tensor Attention::forward(BlockContext& context, BatchShape shape, Tensor normed,
                           const ConstView& residual, std::vector<Tensor>& slots) const {
+  normed = context.enter(std::move(normed));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Tensor& projected = slots[kProjections + i];
-    projected = context.allocate({shape.batch, shape.seq, inputs[i].out});
+    projected = context.allocate({shape.batch, shape.seq, inputs[i].out_here(context)});
     inputs[i].forward(context, normed, projected);
   }
   normed.reset();
   norm_heads(context, slots);
-  const Columns q = part(slots, kProjections, 0), k = part(slots, kProjections, 1);
+  const HeadsHere heads_here = here(context);
+  const auto columns = [&](int index) { return part(heads_here, slots, kProjections, index); };
+  const Columns q = columns(0), k = columns(1);
   if (rope) rope->turn(context, shape.seq, {q, k}, false);
 
-  slots[kAttended] = context.allocate({shape.batch, shape.seq, q_width()});
-  slots[kLse] = context.allocate(DType::f32, {shape.batch, heads, shape.seq});
-  kernels::AttentionShape kernel = kernel_shape(shape);
-  if (probabilities.active(context)) {
-    kernel.dropout = probabilities.p;
-    kernel.key = probabilities.key(context);
-  }
-  kernels::attention_forward(context.stream(), kernel, q, k, part(slots, kProjections, 2),
+  slots[kAttended] = context.allocate({shape.batch, shape.seq, q.count});
+  slots[kLse] = context.allocate(DType::f32, {shape.batch, heads_here.heads, shape.seq});
+  kernels::attention_forward(context.stream(), kernel_shape(context, shape), q, k, columns(2),
                              Columns(slots[kAttended].view()), slots[kLse]);
   if (!context.saves()) {
     for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
@@ -114,19 +133,18 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
 
   for (std::size_t i = 0; i < inputs.size(); ++i)
     slots[kProjectionGradients + i] = context.allocate(slots[kProjections + i].shape());
-  kernels::AttentionShape kernel = kernel_shape(shape);
-  if (probabilities.active(context)) {
-    kernel.dropout = probabilities.p;
-    kernel.key = probabilities.key(context);
-  }
+  const kernels::AttentionShape kernel = kernel_shape(context, shape);
   Tensor scratch = context.allocate(DType::f32, {kernels::attention_backward_scratch(kernel)},
                                     Category::workspace);
-  const Columns dq = part(slots, kProjectionGradients, 0),
-                dk = part(slots, kProjectionGradients, 1);
+  const HeadsHere heads_here = here(context);
+  const auto columns = [&](std::size_t first, int index) {
+    return part(heads_here, slots, first, index);
+  };
+  const Columns dq = columns(kProjectionGradients, 0), dk = columns(kProjectionGradients, 1);
   kernels::attention_backward(context.stream(), kernel, Columns(dattended.view()),
-                              part(slots, kProjections, 0), part(slots, kProjections, 1),
-                              part(slots, kProjections, 2), Columns(slots[kAttended].view()),
-                              slots[kLse], dq, dk, part(slots, kProjectionGradients, 2), scratch);
+                              columns(kProjections, 0), columns(kProjections, 1),
+                              columns(kProjections, 2), Columns(slots[kAttended].view()),
+                              slots[kLse], dq, dk, columns(kProjectionGradients, 2), scratch);
   dattended.reset();
   scratch.reset();
   slots[kLse].reset();
@@ -142,7 +160,7 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
     inputs[i].backward_input(context, gradient, dnormed, i > 0);
     if (!inputs[i].trains_weight(context)) gradient.reset();
   }
-  return dnormed;
+  return context.leave(std::move(dnormed));
 }
 
 bool Attention::trains(const BlockContext& context) const {
@@ -160,8 +178,9 @@ void Mlp::gate(Stream& stream, const ConstColumns& opening, const ConstColumns& 
 
 Tensor Mlp::forward(BlockContext& context, BatchShape shape, Tensor normed,
                     const ConstView& residual, std::vector<Tensor>& slots) const {
+  normed = context.enter(std::move(normed));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    slots[kUps + i] = context.allocate({shape.batch, shape.seq, inputs[i].out});
+    slots[kUps + i] = context.allocate({shape.batch, shape.seq, inputs[i].out_here(context)});
     inputs[i].forward(context, normed, slots[kUps + i]);
   }
   normed.reset();
@@ -222,7 +241,7 @@ Tensor Mlp::backward_inputs(BlockContext& context, std::vector<Tensor>& slots, b
     if (wanted) inputs[i].backward_input(context, gradient, dnormed, i > 0);
     if (!inputs[i].trains_weight(context)) gradient.reset();
   }
-  return dnormed;
+  return wanted ? context.leave(std::move(dnormed)) : Tensor();
 }
 
 bool Mlp::trains_inputs(const BlockContext& context) const {

@@ -38,12 +38,22 @@ enum Slot : std::size_t {
   kSlots
 };
 
+/// Of whole samples, as parallel regions see them.
 struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t seq = 0;
   std::int64_t rows() const { return batch * seq; }
 };
 
+/// What of an attention's heads is on a tensor-parallel rank.
+struct HeadsHere {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  ///< One at least, which ranks then share.
+  std::int64_t first = 0;     ///< Heads of the ranks before.
+};
+
+/// A parallel region: forward takes `normed` as outside of it (BlockContext::enter) and gives what
+/// leaves it, backward likewise.
 struct Attention {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
@@ -57,25 +67,25 @@ struct Attention {
   Linear output;
   std::shared_ptr<const Rope> rope;  ///< Null: positions are in the embedding.
 
-  /// residual + dropout(output(attention(normed))). Consumes `normed`.
+  /// residual + dropout(output(attention(normed))). Consumes `normed`. `shape` is of whole samples.
   Tensor forward(BlockContext& context, BatchShape shape, Tensor normed, const ConstView& residual,
                  std::vector<Tensor>& slots) const;
-  /// From slots[kMiddleGradient]: the gradient of `normed`.
+  /// From slots[kMiddleGradient], all rows of it: the gradient of `normed`.
   Tensor backward_inputs(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
   bool trains(const BlockContext& context) const;
 
-  std::int64_t q_width() const { return heads * head_dim; }
-  std::int64_t kv_width() const { return kv_heads * head_dim; }
-  kernels::AttentionShape kernel_shape(BatchShape shape) const;
-
  private:
+  HeadsHere here(const BlockContext& context) const;
+  kernels::AttentionShape kernel_shape(BlockContext& context, BatchShape shape) const;
   /// The columns of q, k or v (0, 1, 2) in the three slots from `first` on.
-  Columns part(const std::vector<Tensor>& slots, std::size_t first, int index) const;
+  Columns part(HeadsHere part, const std::vector<Tensor>& slots, std::size_t first,
+               int index) const;
   void norm_heads(BlockContext& context, std::vector<Tensor>& slots) const;
   /// The gradients of q and k (kProjectionGradients) become those before the norms.
   void norm_heads_backward(BlockContext& context, std::vector<Tensor>& slots) const;
 };
 
+/// A parallel region, as Attention.
 struct Mlp {
   std::vector<Linear> inputs;  ///< One: GELU. Two: activation(first) * second.
   bool gelu_gate = false;      ///< GELU in the place of silu there.
@@ -85,7 +95,8 @@ struct Mlp {
   bool gated() const { return inputs.size() == 2; }
   Tensor forward(BlockContext& context, BatchShape shape, Tensor normed, const ConstView& residual,
                  std::vector<Tensor>& slots) const;
-  /// From slots[kOutputGradient]: the gradient of `normed`; undefined when `wanted` is false.
+  /// From slots[kOutputGradient], all rows of it: the gradient of `normed`; undefined when `wanted`
+  /// is false.
   Tensor backward_inputs(BlockContext& context, std::vector<Tensor>& slots, bool wanted) const;
   bool trains_inputs(const BlockContext& context) const;
 

@@ -8,14 +8,17 @@
 namespace zero3d {
 namespace {
 
-BatchShape batch_shape(const Shape& hidden) { return {hidden[0], hidden[1]}; }
+/// Of whole samples.
+BatchShape batch_shape(const BlockContext& context, const Shape& hidden) {
+  return {hidden[0], context.shape_inside(hidden)[1]};
+}
 
-/// norm(x) again, for the weight gradients of the linears that read it.
+/// norm(x) again, all rows of it, for the weight gradients of the linears that read it.
 Tensor renormed(BlockContext& context, const Norm& norm, Tensor& x) {
   Tensor y = context.allocate(x.shape());
   norm.forward(context, x, y, {}, {});
   x.reset();
-  return y;
+  return context.enter(std::move(y));
 }
 
 }  // namespace
@@ -23,8 +26,8 @@ Tensor renormed(BlockContext& context, const Norm& norm, Tensor& x) {
 Values TransformerBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
   const auto& [name, parameters, norm1, attention, norm2, mlp] = parts_;
   const Shape hidden = inputs[0].shape();
-  const BatchShape shape = batch_shape(hidden);
-  const Shape statistics{shape.rows()};
+  const BatchShape shape = batch_shape(context, hidden);
+  const Shape statistics{hidden.rows()};
   std::vector<Tensor> slots(kForwardSlots);
   slots[kInput] = std::move(inputs[0]);
 
@@ -65,20 +68,23 @@ Values TransformerBlock::backward_inputs(BlockContext& context, Values output_gr
   const auto& [name, parameters, norm1, attention, norm2, mlp] = parts_;
   std::vector<Tensor>& slots = saved.tensors;
   slots.resize(kSlots);
-  const BatchShape shape = batch_shape(slots[kInput].shape());
+  const BatchShape shape = batch_shape(context, slots[kInput].shape());
   const bool wants_attention =
       context.wants_input_gradient() || norm1.trains(context) || attention.trains(context);
   const bool wants_norm2 = wants_attention || norm2.trains(context);
 
   // The gradient of a sublayer's output goes two ways: along the residual path as it is, and into
-  // the sublayer through its dropout. Without dropout both read one tensor.
+  // the sublayer through its dropout, all rows of it. Where it is the same, both read one tensor.
   const auto enter = [&](Tensor& dy, const Dropout& dropout, Slot slot) {
-    if (!dropout.active(context)) {
+    if (dropout.active(context)) {
+      Tensor dropped = context.allocate(dy.shape());
+      dropout.apply(context, dy, {}, dropped);
+      slots[slot] = context.enter(std::move(dropped));
+    } else if (context.tp().splits_sequence()) {
+      slots[slot] = context.all_rows(dy);
+    } else {
       slots[slot] = std::move(dy);
-      return;
     }
-    slots[slot] = context.allocate(dy.shape());
-    dropout.apply(context, dy, shape.seq, {}, slots[slot]);
   };
 
   Tensor dy = std::move(output_gradients[0]);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ class Topology {
 
   /// Throws Error(kInvalid) with the product unless dp x tp x pp x sp == world_size, all positive.
   Topology(int world_size, const GridDegrees& degrees);
-  /// dp is what tp and pp leave of the world. Throws Error(kInvalid) when they do not divide it.
-  static Topology with_rest_as_dp(int world_size, int tp, int pp);
+  /// dp is what tp, pp and sp leave of the world. Throws Error(kInvalid) when they do not divide
+  /// it, with the meshes that are near (nearest_meshes).
+  static Topology with_rest_as_dp(int world_size, int tp, int pp, int sp = 1);
 
   int world_size() const { return degrees_.dp * degrees_.tp * degrees_.pp * degrees_.sp; }
   const GridDegrees& degrees() const { return degrees_; }
@@ -58,11 +60,21 @@ class Topology {
   /// "rank 5 (dp 1, tp 1)": its place along the axes that there are; "rank 5" when dp is the only
   /// one.
   std::string describe(int rank) const;
+  /// For people: "dp 2 x tp 2 x pp 1", with sp where there is any.
+  std::string factors() const;
+  /// A line for each pipeline stage, "pp 0  dp 0: ranks 0-1  dp 1: ranks 2-3": the ranks that share
+  /// layers at each place. Long lines leave out their middle.
+  std::vector<std::string> table() const;
 
  private:
   void check_rank(int rank) const;
   GridDegrees degrees_;
 };
+
+/// Degrees near `tp`, `pp` and `sp` that the ranks can be dealt to, and numbers of ranks that these
+/// can: "tp 2 (dp 2) or tp 4 (dp 1) with 4 ranks, or 3 or 6 ranks". For messages; degrees of 1
+/// stay.
+std::string nearest_meshes(int world_size, std::int64_t tp, std::int64_t pp, std::int64_t sp);
 
 /// Consecutive subgroups of a group, as hpZ's secondary shards and MiCS need them: a shard group
 /// is `shard_size` neighbouring ranks that together hold one copy; a replica group is the ranks

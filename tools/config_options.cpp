@@ -34,6 +34,8 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("--tp", load.tp, "Tensor-parallel degree, over the file's")
       ->check(int_number(1));
   command.add_option("--pp", load.pp, "Pipeline stages, over the file's")->check(int_number(1));
+  command.add_option("--sp", load.sp, "Ranks that share a sequence, over the file's")
+      ->check(int_number(1));
   command
       .add_option("--recompute", load.recompute,
                   "Keep the inputs of every N-th block alone and compute forward again before "
@@ -60,7 +62,7 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   AutoValues& autos = options.load.autos;
-  command.add_option("--ranks", options.load.ranks, "World size: ranks = dp x tp x pp")
+  command.add_option("--ranks", options.load.ranks, "World size: ranks = dp x tp x pp x sp")
       ->check(int_number(1))
       ->capture_default_str();
   add_loading_options(command, options);

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "zero3d/core/text.h"
+#include "zero3d/parallel/topology.h"
 
 namespace zero3d::tools {
 namespace {
@@ -39,8 +40,11 @@ void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& mem
   const ZeroPlan& zero = engine.model().plan();
   print("model", concat(plan.request.model, ", ", format_count(zero.layout.numel()),
                         " parameters, ZeRO stage ", plan.loaded.config.stage()));
-  print("mesh", concat(degrees.ranks, " ranks = dp ", degrees.dp, " x tp ", degrees.tp, " x pp ",
-                       degrees.pp, ", ", plan.threads, " threads each"));
+  const Topology topology(degrees.ranks, {degrees.dp, degrees.tp, degrees.pp, degrees.sp});
+  print("mesh", concat(degrees.ranks, " ranks = ", topology.factors(), ", ", plan.threads,
+                       " threads each"));
+  if (degrees.dp < degrees.ranks)
+    for (const std::string& line : topology.table()) print("mesh", line);
   print("cores", binding);
   print("batch", concat(settings.micro_batch * settings.accumulation * degrees.dp, " = micro ",
                         settings.micro_batch, " x accumulation ", settings.accumulation, " x dp ",

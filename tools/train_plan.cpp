@@ -15,6 +15,7 @@
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
+#include "zero3d/models/mesh_fit.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
@@ -90,6 +91,18 @@ void open_config(TrainPlan& plan, int ranks) {
   options.autos.hidden_size = plan.model.hidden_size;
   plan.loaded = load_config_file(plan.request.config, options);
   plan.loaded.require_ok();
+}
+
+/// As the engine would, but once and before any rank starts.
+void require_mesh_fits(const TrainPlan& plan) {
+  const auto& [ranks, dp, tp, pp, sp] = plan.loaded.config.degrees;
+  std::string message;
+  for (const std::string& problem : mesh_problems(plan.model, {dp, tp, pp, sp}))
+    message += concat("\n  ", problem);
+  if (message.empty()) return;
+  const Topology topology(ranks, {dp, tp, pp, sp});
+  throw_invalid(
+      concat(plan.request.model, " cannot be cut over ", topology.factors(), ":", message));
 }
 
 /// Warnings once, not from every rank; then whatever stops a training run.
@@ -223,6 +236,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
                          plan.model.vocab_size));
   open_config(plan, ranks);
   check_config(plan, leads);
+  require_mesh_fits(plan);
   plan.settings = train_settings(plan.loaded.config);
   plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
       static_cast<std::int64_t>(std::min(request.io_timeout, 1e9) * 1000));

@@ -14,6 +14,7 @@
 #include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
+#include "zero3d/parallel/topology.h"
 
 namespace zero3d::tools {
 
@@ -121,11 +122,12 @@ void print_values(const LoadResult& loaded, bool all) {
   std::cout << leaves.size() - told << " more have their defaults; --all shows them\n";
 }
 
+Topology topology_of(const ParallelDegrees& degrees) {
+  return Topology(degrees.ranks, {degrees.dp, degrees.tp, degrees.pp, degrees.sp});
+}
+
 std::string mesh(const ParallelDegrees& degrees) {
-  std::string text =
-      concat(degrees.ranks, " ranks = dp ", degrees.dp, " x tp ", degrees.tp, " x pp ", degrees.pp);
-  if (degrees.sp > 1) text += concat(" x sp ", degrees.sp);
-  return text;
+  return concat(degrees.ranks, " ranks = ", topology_of(degrees).factors());
 }
 
 std::string counted(std::size_t count, const char* what) {
@@ -148,9 +150,11 @@ void print_report(const LoadResult& loaded, const TrainCheck& check, bool all) {
   if (!check.ok())
     std::cout << " by DeepSpeed's reader; zero3d train refuses it, "
               << counted(check.errors.size(), "error");
-  std::cout << '\n'
-            << "mesh: " << mesh(loaded.config.degrees) << '\n'
-            << "fingerprint: " << config_fingerprint(loaded.config) << '\n';
+  std::cout << '\n' << "mesh: " << mesh(loaded.config.degrees) << '\n';
+  if (loaded.config.degrees.dp < loaded.config.degrees.ranks)
+    for (const std::string& line : topology_of(loaded.config.degrees).table())
+      std::cout << "mesh: " << line << '\n';
+  std::cout << "fingerprint: " << config_fingerprint(loaded.config) << '\n';
   if (check.ok()) {
     for (const std::string& line : describe_offload(read_settings(loaded.config).settings.offload))
       std::cout << "offload: " << line << '\n';

@@ -13,13 +13,16 @@ namespace {
 
 class Inference {
  public:
-  Inference(const Module& module, const ParamLayout& layout, DType dtype, std::int64_t batch,
-            std::int64_t sequence)
+  Inference(const Module& module, const ParamLayout& layout, DType dtype, const TensorParallel& tp,
+            std::int64_t batch, std::int64_t sequence)
       : device_(make_meta_device([this](const void* data) { look_at(data); })),
         compute_(device_->create_stream("compute")),
         parameters_(layout, dtype, *device_),
         stage_(stage_of(layout)),
-        runner_(module, parameters_, *device_, *compute_, {.dtype = dtype, .stage = stage_}) {
+        runner_(module, parameters_, *device_, *compute_,
+                {.dtype = dtype,
+                 .stage = stage_,
+                 .tp = TensorParallel(tp.rank(), tp.size(), nullptr, tp.splits_sequence())}) {
     const Tensor ids(device_->memory(), kNoStream, DType::i32, Shape{batch, sequence},
                      Category::batches);
     runner_.begin(0, {.tokens = ids, .targets = ids});
@@ -101,9 +104,9 @@ class Inference {
 }  // namespace
 
 Borders infer_borders(const Module& module, const ParamLayout& layout,
-                      const std::vector<int>& first_blocks, DType dtype, std::int64_t batch,
-                      std::int64_t sequence) {
-  return Inference(module, layout, dtype, batch, sequence).run(first_blocks);
+                      const std::vector<int>& first_blocks, DType dtype, const TensorParallel& tp,
+                      std::int64_t batch, std::int64_t sequence) {
+  return Inference(module, layout, dtype, tp, batch, sequence).run(first_blocks);
 }
 
 bool uses_batch(const Border& border) {

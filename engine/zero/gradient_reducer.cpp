@@ -187,7 +187,7 @@ void GradientReducer::reduce_accumulated(std::size_t index) {
   for (const BucketPlan::Slot& entry : bucket.slots) {
     segments.push_back({state(entry.unit).accumulator.view(), reduced(entry.unit)});
   }
-  sum_over_ranks(segments);
+  sum_over_ranks(bucket, segments);
 }
 
 /// Sums one bucket's gradients of this micro-batch, or of those coalesced, over the ranks into the
@@ -211,7 +211,7 @@ void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch, boo
     segments.push_back({source, passes ? passing.flat(offset, shard) : reduced(entry.unit)});
     offset += shard;
   }
-  sum_over_ranks(segments);
+  sum_over_ranks(bucket, segments);
   buckets_[index].filled = true;
   Event summed;
   if (offloaded_ != nullptr) reduce_.record(summed);
@@ -248,8 +248,10 @@ void GradientReducer::end_coalescing() {
 }
 
 /// Sum over the shard group, then over the replicas; the mean's divisor is applied where the
-/// options say, once.
-void GradientReducer::sum_over_ranks(const std::vector<ReduceSegment>& segments) {
+/// options say, once. Then over tensor-parallel ranks that wrote parts of the same. A segment for
+/// each slot of `bucket`.
+void GradientReducer::sum_over_ranks(const BucketPlan::Bucket& bucket,
+                                     const std::vector<ReduceSegment>& segments) {
   const double ranks = options_.mean ? groups_.data_parallel : 1.0;
   const double before = options_.prescale ? ranks : options_.predivide_factor;
   ReduceOptions first;
@@ -260,9 +262,17 @@ void GradientReducer::sum_over_ranks(const std::vector<ReduceSegment>& segments)
   const bool replicated = groups_.replica->size() > 1;
   (replicated ? second : first).scale_out = static_cast<float>(before / ranks);
   reduce_to_shards(segments, first);
-  if (!replicated) return;
-  for (const ReduceSegment& segment : segments)
-    groups_.replica->all_reduce(reduce_, segment.shard, second);
+  if (replicated) {
+    for (const ReduceSegment& segment : segments)
+      groups_.replica->all_reduce(reduce_, segment.shard, second);
+  }
+  ReduceOptions parts;
+  parts.wire = options_.wire;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Unit& unit = layout_.unit(bucket.slots[i].unit);
+    if (unit.sums_holders)
+      groups_.holders.at(unit.holders)->all_reduce(reduce_, segments[i].shard, parts);
+  }
 }
 
 void GradientReducer::reduce_to_shards(const std::vector<ReduceSegment>& segments,

@@ -136,7 +136,7 @@ class GradientReducer {
   void complete(std::size_t bucket);
   void sum_squares(Stream& stream, int unit);
   void collect_square_sums(Stream& stream);
-  void sum_over_ranks(const std::vector<ReduceSegment>& segments);
+  void sum_over_ranks(const BucketPlan::Bucket& bucket, const std::vector<ReduceSegment>& segments);
   void reduce_to_shards(const std::vector<ReduceSegment>& segments, const ReduceOptions& options);
 
   Device& device_;

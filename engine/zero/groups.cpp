@@ -23,6 +23,10 @@ ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes,
     auto made = mesh.group(Axis::pp).split(here ? 0 : 1 + stage, stage);
     if (here) groups.tied[stages] = std::move(made);
   }
+  Communicator& tensor = mesh.group(Axis::tp);
+  if (tensor.size() > 1) groups.tensor = tensor.split(0, tensor.rank());
+  for (const int holders : sizes.holders)
+    groups.holders[holders] = tensor.split(tensor.rank() / holders, tensor.rank());
   return groups;
 }
 

@@ -18,6 +18,10 @@ struct ZeroGroups {
   std::unique_ptr<Communicator> gather;   ///< The shard group, for the gather stream: parameters.
   std::unique_ptr<Communicator> shard;    ///< The shard group, for the reduce stream: gradients.
   std::unique_ptr<Communicator> replica;  ///< Sums the reduced shards.
+  /// By how many tensor-parallel ranks in a row hold the same: those ranks, for the reduce stream,
+  /// where they write parts of gradients.
+  std::map<int, std::unique_ptr<Communicator>> holders;
+  std::unique_ptr<Communicator> tensor;     ///< The tensor-parallel ranks, for the reduce stream.
   std::unique_ptr<Communicator> secondary;  ///< hpZ: consecutive ranks of the shard group that hold
                                             ///< a second copy; may be null.
   /// For the reduce stream: the stages of a pipeline that hold the same parameter, by those stages.
@@ -25,8 +29,9 @@ struct ZeroGroups {
 };
 
 struct ZeroGroupSizes {
-  int shard = 1;      ///< Ranks a unit is cut over.
-  int secondary = 1;  ///< hpZ: ranks the secondary copy is cut over; 1: none.
+  int shard = 1;               ///< Ranks a unit is cut over.
+  int secondary = 1;           ///< hpZ: ranks the secondary copy is cut over; 1: none.
+  std::set<int> holders = {};  ///< Of units that sum over theirs: Unit::holders.
 };
 
 /// Collective. `tied`: every set of stages that hold a parameter together, the same on all ranks.

@@ -14,6 +14,7 @@ bool belongs(const Unit& unit, const LayoutParameter& parameter) {
   return unit.stages.empty() && parameter.stages.empty() && unit.blocks == parameter.blocks &&
          unit.frozen == parameter.spec.frozen && unit.persistent == parameter.persistent &&
          unit.group == parameter.group && unit.holders == parameter.placement.holders &&
+         unit.sums_holders == parameter.sums_holders &&
          unit.length + round_up(parameter.numel(), ParamLayout::kAlignment) <=
              ParamLayout::kMaxUnitElements;
 }
@@ -45,7 +46,10 @@ void require_tied(const LayoutParameter& known, const ParameterSpec& spec, int b
 
 ParamLayout::ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks,
                          const LayoutOptions& options)
-    : shards_(options.shards), block_parameters_(blocks.size()), block_units_(blocks.size()) {
+    : shards_(options.shards),
+      placement_(options.placement),
+      block_parameters_(blocks.size()),
+      block_units_(blocks.size()) {
   if (shards_ < 1) throw_invalid(concat("a layout needs at least one shard, not ", shards_));
   declare(blocks, options);
   choose_persistent(options);
@@ -67,6 +71,10 @@ void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
         if (parameter.stages.size() < 2) parameter.stages.clear();
         placement.copy = !parameter.stages.empty() && parameter.stages.front() != options.stage;
         parameter.placement = place_parameter(spec, placement);
+        parameter.sums_holders =
+            parameter.placement.holders > 1 &&
+            (spec.shared_gradient == SharedGradient::of_heads ||
+             (spec.shared_gradient == SharedGradient::of_rows && options.splits_sequence));
         parameter.group = options.group_of ? options.group_of(spec) : 0;
         parameters_.push_back(std::move(parameter));
       }
@@ -111,6 +119,7 @@ void ParamLayout::form_units() {
       unit.holders = parameter.placement.holders;
       unit.owned = parameter.placement.owned;
       unit.stages = parameter.stages;
+      unit.sums_holders = parameter.sums_holders;
       units_.push_back(std::move(unit));
     } else {
       parameter.unit = *found;

@@ -32,6 +32,7 @@ struct LayoutOptions {
   /// The stages of a pipeline that use a parameter, ascending; of this rank alone when empty.
   std::function<std::vector<int>(const ParameterSpec&)> stages_of;
   int stage = 0;  ///< Of this rank.
+  bool splits_sequence = false;  ///< Tensor-parallel ranks have rows of their own: SharedGradient.
 };
 
 struct LayoutParameter {
@@ -41,6 +42,7 @@ struct LayoutParameter {
   std::int64_t offset = 0;  ///< Of its first element in the unit.
   int group = 0;
   bool persistent = false;
+  bool sums_holders = false;
   std::vector<int> blocks;  ///< Blocks that use it, ascending; more than one: tied.
   /// Where it is tied to blocks of other stages: all stages that hold it, ascending. The first owns
   /// it, and it has a unit of its own, laid out alike in all of them.
@@ -64,7 +66,8 @@ struct Unit {
   int group = 0;
   bool frozen = false;
   bool persistent = false;
-  int holders = 1;  ///< Of each of its parameters, as `owned`: Placement.
+  int holders = 1;            ///< Of each of its parameters, as `owned`: Placement.
+  bool sums_holders = false;  ///< What they write as gradients are parts: SharedGradient.
   bool owned = true;
   std::vector<int> stages;  ///< Of its parameter, where other stages hold it too.
 };
@@ -88,6 +91,7 @@ class ParamLayout {
   ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks, const LayoutOptions& options);
 
   int shards() const { return shards_; }
+  const PlacementOptions& placement() const { return placement_; }
   const std::vector<LayoutParameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
   int block_count() const { return static_cast<int>(block_parameters_.size()); }
@@ -126,6 +130,7 @@ class ParamLayout {
   void find_gaps(const Unit& unit);
 
   int shards_;
+  PlacementOptions placement_;
   std::vector<LayoutParameter> parameters_;
   std::vector<Unit> units_;
   std::vector<std::vector<int>> block_parameters_;

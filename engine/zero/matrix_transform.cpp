@@ -11,6 +11,9 @@ struct Workspace {
   std::int64_t shard = 0;
   std::int64_t padded = 0;
   std::int64_t scratch = 0;
+  std::int64_t parts = 0;
+  std::int64_t joined = 0;
+  std::int64_t total() const { return shard + padded + scratch + parts + joined; }
 };
 
 Workspace plan_workspace(const ParamLayout& layout, const OptimizerSetup& setup) {
@@ -22,9 +25,14 @@ Workspace plan_workspace(const ParamLayout& layout, const OptimizerSetup& setup)
     workspace.shard = std::max(workspace.shard, entry.shard);
     workspace.padded = std::max(workspace.padded, entry.padded);
     for (int index : entry.parameters) {
-      const std::int64_t scratch = static_cast<const MatrixRule&>(rule).scratch_numel(
-          layout.parameter(index).placement.stored);
+      const Placement& placement = layout.parameter(index).placement;
+      const std::int64_t scratch =
+          static_cast<const MatrixRule&>(rule).scratch_numel(placement.global);
       workspace.scratch = std::max(workspace.scratch, scratch);
+      if (placement.whole()) continue;
+      const int ranks = layout.placement().tensor_parallel_size;
+      workspace.parts = std::max(workspace.parts, ranks * placement.stored.numel());
+      workspace.joined = std::max(workspace.joined, placement.global.numel());
     }
   }
   return workspace;
@@ -44,6 +52,10 @@ MatrixTransform::MatrixTransform(Device& device, const ParamLayout& layout, Zero
   blended_ = allocate(workspace.shard);
   whole_ = allocate(workspace.padded);
   scratch_ = allocate(workspace.scratch);
+  if (workspace.parts > 0) {
+    parts_ = allocate(workspace.parts);
+    joined_ = allocate(workspace.joined);
+  }
   const std::int64_t bytes = host_bytes(layout, setup, host.units);
   if (bytes == 0) return;
   host_blended_ = Tensor(device.memory(host.tier), kNoStream, DType::f32,
@@ -64,8 +76,7 @@ std::int64_t MatrixTransform::host_bytes(const ParamLayout& layout, const Optimi
 
 std::int64_t MatrixTransform::workspace_bytes(const ParamLayout& layout,
                                               const OptimizerSetup& setup) {
-  const Workspace workspace = plan_workspace(layout, setup);
-  return bytes_of(workspace.shard + workspace.padded + workspace.scratch, DType::f32);
+  return bytes_of(plan_workspace(layout, setup).total(), DType::f32);
 }
 
 void MatrixTransform::blend(const RuleCall& call, std::span<const StateSlice> states,
@@ -92,6 +103,49 @@ void MatrixTransform::bring(Stream& stream, const View& blended) {
   stream.record(brought_);
 }
 
+namespace {
+
+/// What a box of a placement is of the stored and of the global tensor, as columns.
+Columns stored_columns(const Placement& p, const Box& box, const View& stored) {
+  return {stored.reshaped({p.outer, p.stored_extent * p.inner}), box.stored_first * p.inner,
+          box.count * p.inner};
+}
+Columns global_columns(const Placement& p, const Box& box, const View& global) {
+  return {global.reshaped({p.outer, p.global_extent * p.inner}), box.first * p.inner,
+          box.count * p.inner};
+}
+
+}  // namespace
+
+/// Of a matrix of which `stored` is this rank's part: every rank transforms the whole.
+void MatrixTransform::transform_whole(const RuleCall& call, const LayoutParameter& parameter,
+                                      const View& stored) {
+  const auto& rule = static_cast<const MatrixRule&>(call.rule);
+  PlacementOptions options = layout_.placement();
+  const std::int64_t part = stored.numel();
+  const View parts = parts_.view().flat(0, options.tensor_parallel_size * part);
+  const Placement& mine = parameter.placement;
+  const View global = joined_.view().flat(0, mine.global.numel()).reshaped(mine.global);
+  groups_.tensor->all_gather(call.stream, stored, parts);
+  for (int rank = 0; rank < options.tensor_parallel_size; rank += mine.holders) {
+    options.tensor_parallel_rank = rank;
+    const Placement placement = place_parameter(parameter.spec, options);
+    for (const Box& box : placement.boxes) {
+      if (box.count == 0) continue;
+      kernels::copy_columns(call.stream,
+                            stored_columns(placement, box, parts.flat(rank * part, part)),
+                            global_columns(placement, box, global));
+    }
+  }
+  rule.orthogonalise(call.stream, global,
+                     scratch_.view().flat(0, rule.scratch_numel(global.shape())));
+  for (const Box& box : mine.boxes) {
+    if (box.count > 0)
+      kernels::copy_columns(call.stream, global_columns(mine, box, global),
+                            stored_columns(mine, box, stored));
+  }
+}
+
 void MatrixTransform::orthogonalise(const RuleCall& call, int unit, double loss_scale,
                                     GradientReducer& gradients) {
   const Unit& entry = layout_.unit(unit);
@@ -103,6 +157,10 @@ void MatrixTransform::orthogonalise(const RuleCall& call, int unit, double loss_
   for (int index : entry.parameters) {
     const LayoutParameter& p = layout_.parameter(index);
     const View matrix = p.view_in(whole);
+    if (!p.placement.whole()) {
+      transform_whole(call, p, matrix);
+      continue;
+    }
     rule.orthogonalise(call.stream, matrix,
                        scratch_.view().flat(0, rule.scratch_numel(matrix.shape())));
   }

@@ -1,6 +1,7 @@
 // Muon's phases before an update: tiles of the averaged gradient are blended with their momentum;
-// then each whole matrix of the unit is gathered, orthogonalised, and put back in place of the
-// gradient, before the norm is taken and the update clipped (as DeepSpeed orders it).
+// then each whole matrix of the unit is gathered, over tensor-parallel ranks too where they have
+// parts of it, orthogonalised, and put back in place of the gradient, before the norm is taken and
+// the update clipped (as DeepSpeed orders it).
 #pragma once
 
 #include <span>
@@ -35,6 +36,7 @@ class MatrixTransform {
 
  private:
   void bring(Stream& stream, const View& blended);
+  void transform_whole(const RuleCall& call, const LayoutParameter& parameter, const View& stored);
 
   Device& device_;
   const ParamLayout& layout_;
@@ -43,6 +45,9 @@ class MatrixTransform {
   Tensor blended_;  ///< f32, this rank's shard.
   Tensor whole_;    ///< f32, the padded unit.
   Tensor scratch_;
+  // Of a matrix that tensor parallelism cuts: every rank's part, and the whole.
+  Tensor parts_;
+  Tensor joined_;
   Tensor host_blended_;  ///< As blended_, of a unit that the host updates.
   Event brought_;        ///< The copy of that to the device.
   Event taken_;          ///< The copy of a result from blended_ to the host.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "zero3d/core/dtype.h"
+#include "zero3d/kernels/args/rows.h"
 
 namespace zero3d::kernels {
 
@@ -14,6 +15,15 @@ struct PairArgs {
   std::int64_t count = 0;
   void* to = nullptr;
   DType to_dtype = DType::f32;
+};
+
+/// Rows of both are `stride` elements apart.
+struct CopyColumnsArgs {
+  ConstRows from;
+  Rows to;
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;    ///< Of a row's columns.
+  std::int64_t element = 0;  ///< Bytes.
 };
 
 /// x[i] = round(x[i] * value), or round(value).

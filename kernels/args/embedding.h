@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "zero3d/core/dtype.h"
+#include "zero3d/kernels/vocabulary_part.h"
 
 namespace zero3d::kernels {
 
@@ -12,7 +13,7 @@ struct EmbeddingArgs {
   std::int64_t rows = 0;     ///< Tokens, batch * seq.
   std::int64_t seq = 0;
   std::int64_t width = 0;
-  std::int64_t vocabulary = 0;  ///< Rows of the table.
+  VocabularyPart part;  ///< What the table holds; rows of other tokens are zero.
   const std::int32_t* tokens = nullptr;
   const void* table = nullptr;
   const void* positions = nullptr;  ///< May be null.
@@ -24,7 +25,8 @@ struct EmbeddingGradientArgs {
   std::int64_t rows = 0;
   std::int64_t seq = 0;
   std::int64_t width = 0;
-  std::int64_t table_rows = 0;
+  std::int64_t table_rows = 0;           ///< With padding.
+  VocabularyPart part;                   ///< What the table holds; other tokens are left out.
   std::int64_t padding = -1;             ///< A token whose rows of dout are left out; -1: none.
   const std::int32_t* tokens = nullptr;  ///< Null for positions: row r belongs to r % seq.
   const void* dout = nullptr;

@@ -3,6 +3,7 @@
 #include "zero3d/kernels/cpu/elementwise.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "zero3d/device/parallel.h"
@@ -142,6 +143,16 @@ void cpu::add(const PairArgs& a) {
     HWY_DYNAMIC_DISPATCH(add_run)
     (at(a.from, a.from_dtype, begin), a.from_dtype, end - begin, at(a.to, a.to_dtype, begin),
      a.to_dtype);
+  });
+}
+
+void cpu::copy_columns(const CopyColumnsArgs& a) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kRun / std::max<std::int64_t>(1, a.bytes));
+  parallel_for(a.rows, grain, [&a](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      std::memcpy(static_cast<std::byte*>(a.to.data) + row * a.to.stride * a.element,
+                  static_cast<const std::byte*>(a.from.data) + row * a.from.stride * a.element,
+                  static_cast<std::size_t>(a.bytes));
   });
 }
 

@@ -24,8 +24,12 @@ void embedding_forward_rows(const EmbeddingArgs& a, std::int64_t begin, std::int
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
-      const T* entry = static_cast<const T*>(a.table) + a.tokens[row] * a.width;
       T* out = static_cast<T*>(a.out) + row * a.width;
+      if (!a.part.holds(a.tokens[row])) {
+        std::memset(out, 0, static_cast<std::size_t>(a.width) * sizeof(T));
+        continue;
+      }
+      const T* entry = static_cast<const T*>(a.table) + (a.tokens[row] - a.part.first) * a.width;
       if (a.positions == nullptr) {
         std::memcpy(out, entry, static_cast<std::size_t>(a.width) * sizeof(T));
         continue;
@@ -58,9 +62,9 @@ void embedding_backward_entry(const EmbeddingGradientArgs& a, const std::int64_t
                               std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     with_type(a.table_dtype, [&](auto table_tag) HWY_ATTR {
-      sum_rows<decltype(tag), decltype(table_tag)>(a, a.tokens[order[begin]], end - begin,
-                                                   [&](std::int64_t k)
-                                                       HWY_ATTR { return order[begin + k]; });
+      sum_rows<decltype(tag), decltype(table_tag)>(
+          a, a.tokens[order[begin]] - a.part.first, end - begin,
+          [&](std::int64_t k) HWY_ATTR { return order[begin + k]; });
     });
   });
 }
@@ -113,14 +117,14 @@ void zero_rows(const EmbeddingGradientArgs& args, std::int64_t first, std::int64
 }  // namespace
 
 void embedding_forward(const EmbeddingArgs& args) {
-  check_tokens("embedding_forward", args.tokens, args.rows, args.vocabulary);
+  check_tokens("embedding_forward", args.tokens, args.rows, args.part.total);
   parallel_for(args.rows, row_grain(args.width), [&args](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(embedding_forward_rows)(args, begin, end);
   });
 }
 
 void embedding_backward(const EmbeddingGradientArgs& args) {
-  check_tokens("embedding_backward", args.tokens, args.rows, args.table_rows);
+  check_tokens("embedding_backward", args.tokens, args.rows, args.part.total);
   if (!args.accumulate) zero_rows(args, 0, args.table_rows);
   std::vector<std::int64_t> order(static_cast<std::size_t>(args.rows));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
@@ -136,7 +140,8 @@ void embedding_backward(const EmbeddingGradientArgs& args) {
   parallel_for(runs, 8, [&](std::int64_t begin, std::int64_t end) {
     for (auto run = static_cast<std::size_t>(begin); run < static_cast<std::size_t>(end); ++run) {
       const std::int64_t first = starts[run];
-      if (args.tokens[order[static_cast<std::size_t>(first)]] == args.padding) continue;
+      const std::int32_t token = args.tokens[order[static_cast<std::size_t>(first)]];
+      if (token == args.padding || !args.part.holds(token)) continue;
       HWY_DYNAMIC_DISPATCH(embedding_backward_entry)(args, order.data(), first, starts[run + 1]);
     }
   });

@@ -2,6 +2,7 @@
 // sum; backward reads and writes them once.
 #include "zero3d/kernels/cpu/loss.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -21,10 +22,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
 
-/// log(sum(exp(x))). Each block is read for its maximum and, from the cache, for its sum; the sum
-/// so far is rescaled once a block.
+struct MaxAndSum {
+  float max;
+  float sum;
+  float log() const { return max + std::log(sum); }
+};
+
+/// The largest x, and sum(exp(x - that)). Each block is read for its maximum and, from the cache,
+/// for its sum; the sum so far is rescaled once a block.
 template <typename T>
-float log_sum_exp(const T* x, std::int64_t count) {
+MaxAndSum sum_of_exp(const T* x, std::int64_t count) {
   constexpr std::int64_t kBlock = 2048;
   constexpr auto kStep = static_cast<std::int64_t>(kLanes);
   // The lowest finite number, not -inf: a row may begin with a block of -inf (a masked vocabulary).
@@ -54,7 +61,7 @@ float log_sum_exp(const T* x, std::int64_t count) {
     sum = sum * std::exp(max - new_max) + part;
     max = new_max;
   }
-  return max + std::log(sum);
+  return {max, sum};
 }
 
 /// losses[row] of rows that count, zero of ignored ones.
@@ -68,8 +75,24 @@ void cross_entropy_rows(const CrossEntropyArgs& a, float* losses, std::int64_t b
         a.lse[row] = losses[row] = 0;
         continue;
       }
-      a.lse[row] = log_sum_exp(logits, a.vocabulary);
+      a.lse[row] = sum_of_exp(logits, a.vocabulary).log();
       losses[row] = a.lse[row] - to_float(logits[a.targets[row]]);
+    }
+  });
+}
+
+void cross_entropy_part_rows(const CrossEntropyPartArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* logits = static_cast<const T*>(a.logits) + row * a.columns;
+      const std::int32_t target = a.targets[row];
+      MaxAndSum found{std::numeric_limits<float>::lowest(), 0};
+      if (target != kIgnoreTarget) found = sum_of_exp(logits, a.part.count);
+      a.statistics[row] = found.max;
+      a.statistics[a.rows + row] = found.sum;
+      a.statistics[2 * a.rows + row] =
+          a.part.holds(target) ? to_float(logits[target - a.part.first]) : 0.0f;
     }
   });
 }
@@ -79,21 +102,27 @@ void cross_entropy_gradient_rows(const CrossEntropyGradientArgs& a, std::int64_t
   const float factor = a.loss[1] > 0 ? a.seed[0] / a.loss[1] : 0.0f;
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
+    const auto clear = [](T* from, std::int64_t count) HWY_ATTR {
+      for_lanes(count,
+                [&](std::int64_t i, auto lanes) HWY_ATTR { store(set(0), from + i, lanes); });
+    };
     for (std::int64_t row = begin; row < end; ++row) {
-      T* logits = static_cast<T*>(a.logits) + row * a.vocabulary;
+      T* logits = static_cast<T*>(a.logits) + row * a.columns;
       const std::int32_t target = a.targets[row];
       if (target == kIgnoreTarget) {
-        for_lanes(a.vocabulary,
-                  [&](std::int64_t i, auto lanes) HWY_ATTR { store(set(0), logits + i, lanes); });
+        clear(logits, a.columns);
         continue;
       }
-      const float probability = std::exp(to_float(logits[target]) - a.lse[row]);
+      const bool here = a.part.holds(target);
+      T* const own = here ? logits + (target - a.part.first) : logits;
+      const float probability = here ? std::exp(to_float(*own) - a.lse[row]) : 0.0f;
       const Vec32 lse = set(a.lse[row]);
       const Vec32 scale = set(factor);
-      for_lanes(a.vocabulary, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      for_lanes(a.part.count, [&](std::int64_t i, auto lanes) HWY_ATTR {
         store(hn::Mul(exp(hn::Sub(load(logits + i, lanes), lse)), scale), logits + i, lanes);
       });
-      logits[target] = from_float<T>((probability - 1.0f) * factor);
+      if (here) *own = from_float<T>((probability - 1.0f) * factor);
+      clear(logits + a.part.count, a.columns - a.part.count);
     }
   });
 }
@@ -105,30 +134,75 @@ HWY_AFTER_NAMESPACE();
 namespace zero3d::kernels {
 
 HWY_EXPORT(cross_entropy_rows);
+HWY_EXPORT(cross_entropy_part_rows);
 HWY_EXPORT(cross_entropy_gradient_rows);
 
 namespace cpu {
+namespace {
+
+void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t vocabulary) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int32_t target = targets[row];
+    if (target != kIgnoreTarget && (target < 0 || target >= vocabulary))
+      throw_invalid(concat("cross_entropy_forward: expected targets in [0, ", vocabulary, ") or ",
+                           kIgnoreTarget, " (ignored), but target ", row, " is ", target));
+  }
+}
+
+/// loss = (sum over rows that count of loss_of(row), how many they are).
+template <typename LossOf>
+void sum_losses(const std::int32_t* targets, std::int64_t rows, const LossOf& loss_of,
+                float* loss) {
+  double sum = 0;
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (targets[row] == kIgnoreTarget) continue;
+    sum += loss_of(row);
+    ++count;
+  }
+  loss[0] = static_cast<float>(sum);
+  loss[1] = static_cast<float>(count);
+}
+
+}  // namespace
 
 void cross_entropy_forward(const CrossEntropyArgs& args) {
-  for (std::int64_t row = 0; row < args.rows; ++row) {
-    const std::int32_t target = args.targets[row];
-    if (target != kIgnoreTarget && (target < 0 || target >= args.vocabulary))
-      throw_invalid(concat("cross_entropy_forward: expected targets in [0, ", args.vocabulary,
-                           ") or ", kIgnoreTarget, " (ignored), but target ", row, " is ", target));
-  }
+  check_targets(args.targets, args.rows, args.vocabulary);
   std::vector<float> losses(static_cast<std::size_t>(args.rows));
   parallel_for(args.rows, 1, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(cross_entropy_rows)(args, losses.data(), begin, end);
   });
-  double sum = 0;
-  std::int64_t count = 0;
-  for (std::int64_t row = 0; row < args.rows; ++row) {
-    if (args.targets[row] == kIgnoreTarget) continue;
-    sum += losses[static_cast<std::size_t>(row)];
-    ++count;
-  }
-  args.loss[0] = static_cast<float>(sum);
-  args.loss[1] = static_cast<float>(count);
+  sum_losses(
+      args.targets, args.rows,
+      [&](std::int64_t row) { return losses[static_cast<std::size_t>(row)]; }, args.loss);
+}
+
+void cross_entropy_statistics(const CrossEntropyPartArgs& args) {
+  check_targets(args.targets, args.rows, args.part.total);
+  parallel_for(args.rows, 1, [&args](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(cross_entropy_part_rows)(args, begin, end);
+  });
+}
+
+void cross_entropy_join(const CrossEntropyJoinArgs& args) {
+  const auto statistic = [&args](std::int64_t part, std::int64_t which, std::int64_t row) {
+    return args.statistics[(part * 3 + which) * args.rows + row];
+  };
+  const auto loss_of = [&](std::int64_t row) {
+    float max = std::numeric_limits<float>::lowest();
+    for (std::int64_t part = 0; part < args.parts; ++part)
+      max = std::max(max, statistic(part, 0, row));
+    float sum = 0, target = 0;
+    for (std::int64_t part = 0; part < args.parts; ++part) {
+      sum += statistic(part, 1, row) * std::exp(statistic(part, 0, row) - max);
+      target += statistic(part, 2, row);
+    }
+    args.lse[row] = max + std::log(sum);
+    return args.lse[row] - target;
+  };
+  for (std::int64_t row = 0; row < args.rows; ++row)
+    if (args.targets[row] == kIgnoreTarget) args.lse[row] = 0;
+  sum_losses(args.targets, args.rows, loss_of, args.loss);
 }
 
 void cross_entropy_backward(const CrossEntropyGradientArgs& args) {

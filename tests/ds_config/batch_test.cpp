@@ -139,5 +139,42 @@ TEST(Degrees, ComeFromTheFileAndOptionsOverride) {
   EXPECT_EQ(loaded.provenance.at("tensor_parallel.autotp_size").source, ValueSource::command_line);
 }
 
+TEST(Degrees, OfTheOwnSectionTakePrecedenceAndContradictionsAreOneLineEach) {
+  const std::string batch = "{\"train_batch_size\": 8, ";
+  LoadOptions options;
+  options.ranks = 8;
+  const auto load = [&](const std::string& members) {
+    return load_config_text(batch + members + "}", "degrees", options);
+  };
+  LoadResult loaded = load("\"zero3d\": {\"tp\": 2, \"pp\": 2, \"sp\": 2}");
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(
+      loaded.config.degrees.tp * 100 + loaded.config.degrees.pp * 10 + loaded.config.degrees.sp,
+      222);
+  EXPECT_EQ(loaded.config.degrees.dp, 1);
+
+  const char* both = "\"zero3d\": {\"tp\": 2}, \"tensor_parallel\": {\"autotp_size\": 4}";
+  loaded = load(both);
+  EXPECT_EQ(loaded.config.degrees.tp, 2);
+  ASSERT_EQ(loaded.warnings.size(), 1u);
+  EXPECT_EQ(loaded.warnings[0].text(),
+            "tensor_parallel.autotp_size: is 4, and zero3d.tp says 2: zero3d.tp is heeded");
+  options.tp = 8;
+  loaded = load(both);
+  EXPECT_EQ(loaded.config.degrees.tp, 8);
+  EXPECT_EQ(loaded.warnings.size(), 2u);
+  // What a run writes down loads again to the same degrees, without the options.
+  options.tp.reset();
+  const LoadResult again = load_config_text(loadable_json(loaded.config).dump(), "again", options);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again.config.degrees.tp, 8);
+  EXPECT_EQ(config_fingerprint(again.config), config_fingerprint(loaded.config));
+
+  options.sp = 4;
+  EXPECT_EQ(load("\"sequence_parallel_size\": 4").warnings.size(), 0u);
+  EXPECT_EQ(load("\"sequence_parallel_size\": 2").config.degrees.sp, 4);
+}
+
 }  // namespace
 }  // namespace zero3d

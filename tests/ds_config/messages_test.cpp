@@ -173,7 +173,7 @@ std::vector<Case> cases() {
        "\"zero_quantized_weights\": "
        "true}, \"tensorboard\": {\"enabled\": true}, \"activation_checkpointing\": "
        "{\"cpu_checkpointing\": true}}"},
-      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 2}}"},
+      {"{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 2}}"},
   };
 }
 

@@ -98,8 +98,7 @@ TEST(Trainable, ErrorsSayWhereTheyStand) {
 }
 
 TEST(Trainable, DegreesCannotBeAllowedAway) {
-  for (const char* members : {"\"tensor_parallel\": {\"autotp_size\": 2}",
-                              "\"pipeline\": {\"stages\": 2}", "\"sequence_parallel_size\": 2"}) {
+  for (const char* members : {"\"pipeline\": {\"stages\": 2}", "\"sequence_parallel_size\": 2"}) {
     EXPECT_FALSE(check_trainable(load(members), {.allow_unsupported = true}).ok()) << members;
   }
 }

@@ -78,8 +78,10 @@ TEST(Topology, AFailingProductIsPrinted) {
 
 TEST(Topology, DataParallelTakesWhatIsLeft) {
   EXPECT_EQ(Topology::with_rest_as_dp(12, 2, 3).degrees().dp, 2);
+  EXPECT_EQ(Topology::with_rest_as_dp(12, 2, 1, 3).degrees().dp, 2);
   EXPECT_THROW(Topology::with_rest_as_dp(12, 5, 1), Error);
   EXPECT_THROW(Topology::with_rest_as_dp(12, 0, 1), Error);
+  EXPECT_THROW(Topology::with_rest_as_dp(12, 1, 1, 5), Error);
 }
 
 TEST(Subgroups, ShardGroupsAreConsecutiveAndReplicasStride) {
@@ -102,6 +104,31 @@ TEST(Subgroups, ShardGroupsAreConsecutiveAndReplicasStride) {
           EXPECT_EQ(shard && replica, a == b);
         }
     }
+}
+
+TEST(Topology, NearestMeshesDivideTheRanks) {
+  EXPECT_EQ(nearest_meshes(4, 3, 1, 1), "tp 2 (dp 2) or tp 4 (dp 1) with 4 ranks, or 3 or 6 ranks");
+  EXPECT_EQ(nearest_meshes(8, 3, 1, 1), "tp 2 (dp 4) or tp 4 (dp 2) with 8 ranks, or 6 or 9 ranks");
+  EXPECT_EQ(nearest_meshes(2, 4, 1, 1),
+            "degrees of 1 (dp 2) or tp 2 (dp 1) with 2 ranks, or 4 ranks");
+  EXPECT_EQ(nearest_meshes(12, 2, 5, 1),
+            "tp 2 x pp 3 (dp 2) or tp 2 x pp 6 (dp 1) with 12 ranks, or 10 or 20 ranks");
+  // Whatever is asked, what is named can be made.
+  for (int world = 1; world <= 24; ++world)
+    for (int tp = 1; tp <= 9; ++tp) EXPECT_FALSE(nearest_meshes(world, tp, 3, 1).empty());
+  EXPECT_EQ(nearest_meshes(1, std::int64_t{1} << 62, std::int64_t{1} << 62, 1),
+            "degrees of 1 (dp 1) with 1 ranks");
+}
+
+TEST(Topology, TableHasAllRanksAndLeavesOutTheMiddleOfLongLines) {
+  EXPECT_EQ(Topology(8, {.dp = 2, .tp = 2, .pp = 2}).table(),
+            (std::vector<std::string>{"pp 0  dp 0: ranks 0-1  dp 1: ranks 2-3",
+                                      "pp 1  dp 0: ranks 4-5  dp 1: ranks 6-7"}));
+  EXPECT_EQ(Topology(4, {.dp = 1, .pp = 2, .sp = 2}).table(),
+            (std::vector<std::string>{"pp 0  dp 0 sp 0: rank 0  dp 0 sp 1: rank 1",
+                                      "pp 1  dp 0 sp 0: rank 2  dp 0 sp 1: rank 3"}));
+  const std::vector<std::string> wide = Topology(128, {.dp = 64, .tp = 2}).table();
+  EXPECT_NE(wide[0].find("dp 3: ranks 6-7  ...  dp 60: ranks 120-121"), std::string::npos);
 }
 
 }  // namespace

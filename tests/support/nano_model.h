@@ -43,6 +43,30 @@ inline ModelConfig nano_llama(bool tied) {
   return config;
 }
 
+/// One of each family for meshes: 8 heads, 4 key and value heads, an MLP and a vocabulary that
+/// four ranks share unevenly, dropout wherever the family has it.
+inline std::vector<ModelConfig> nano_families() {
+  using Family = ModelConfig::Family;
+  std::vector<ModelConfig> all;
+  for (const Family family : {Family::gpt2, Family::llama, Family::mistral, Family::qwen2,
+                              Family::qwen3, Family::gemma}) {
+    const bool gpt2 = family == Family::gpt2;
+    ModelConfig config = gpt2 ? nano_gpt2(true) : nano_llama(family == Family::gemma);
+    config.family = family;
+    config.hidden_size = 32;
+    config.heads = 8;
+    config.kv_heads = gpt2 ? 8 : 4;
+    config.intermediate_size = 42;
+    config.attention_dropout = 0.1;
+    if (gpt2) config.embedding_dropout = config.residual_dropout = 0.1;
+    if (family == Family::mistral) config.sliding_window = 3;
+    if (family == Family::qwen2) config.qkv_bias = true;
+    if (family == Family::gemma) config.activation = ModelConfig::Activation::gelu;
+    all.push_back(config);
+  }
+  return all;
+}
+
 /// Rows of the micro-batch at `moment`: samples ((step * accumulation + m) * ranks + rank) * rows +
 /// row, the last target of every third sample ignored.
 inline TokenBatch nano_batch(const Moment& moment, int ranks, std::int64_t accumulation,

@@ -159,9 +159,9 @@ class RankRun {
     std::unique_ptr<Communicator> world = std::make_unique<Borrowed>(communicator);
     if (options.wrap) world = options.wrap(std::move(world));
     world_ = make_counting(std::move(world), counter_);
-    const int shared_axes = settings.tp * settings.pp * settings.sp;
-    mesh_ = std::make_unique<Mesh>(
-        *world_, GridDegrees{world_->size() / shared_axes, settings.tp, settings.pp, settings.sp});
+    const Topology grid =
+        Topology::with_rest_as_dp(world_->size(), settings.tp, settings.pp, settings.sp);
+    mesh_ = std::make_unique<Mesh>(*world_, grid.degrees());
     CpuDeviceOptions device;
     device.rank = rank_;
     device.threads = options.threads;
@@ -248,12 +248,15 @@ class RankRun {
         const LayoutParameter& parameter = model.plan().layout.parameter(run.parameter);
         std::vector<float>& target =
             shared_.result.gradients[static_cast<std::size_t>(step)][parameter.spec.name];
-        target.resize(static_cast<std::size_t>(parameter.numel()));
-        for (std::int64_t i = 0; i < run.count; ++i) {
-          target[static_cast<std::size_t>(run.first + i)] =
-              view.dtype() == DType::f32    ? view.as<float>()[run.offset + i]
-              : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[run.offset + i])
-                                            : to_float(view.as<f16>()[run.offset + i]);
+        target.resize(static_cast<std::size_t>(parameter.spec.shape.numel()));
+        for (const GlobalRun& part : global_runs(parameter.placement, run.first, run.count)) {
+          for (std::int64_t i = 0; i < part.count; ++i) {
+            const std::int64_t at = run.offset + part.offset + i;
+            target[static_cast<std::size_t>(part.global_first + i)] =
+                view.dtype() == DType::f32    ? view.as<float>()[at]
+                : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[at])
+                                              : to_float(view.as<f16>()[at]);
+          }
         }
       }
     }

@@ -45,7 +45,7 @@ class TokenBatch {
 
 /// Where a run is.
 struct Moment {
-  int rank = 0;  ///< Among the data-parallel ones.
+  int rank = 0;  ///< Data-parallel: of the world, where settings ask for no other degrees.
   int step = 0;
   int micro_batch = 0;
 };
@@ -54,7 +54,7 @@ using CommWrapper =
     std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator> world)>;
 
 struct RunOptions {
-  int ranks = 1;  ///< Of the world; settings say how they are a mesh.
+  int ranks = 1;  ///< Of the world; what the settings' degrees leave of it is data-parallel.
   int threads = 1;
   int steps = 3;
   std::uint64_t jitter_seed = 0;

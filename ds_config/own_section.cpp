@@ -1,0 +1,55 @@
+// The keys of zero3d, the section of our own: DeepSpeed has none for them, and ignores it.
+#include "zero3d/ds_config/field.h"
+#include "zero3d/ds_config/reader.h"
+
+namespace zero3d::config {
+
+namespace {
+
+constexpr std::nullopt_t none = std::nullopt;
+constexpr std::string_view kWithDrive = "only with device nvme";
+
+bool uses_drives(const Config& c) { return c.uses_drives(); }
+
+void read_paths(Reader& r, const Stated& s, JsonValue& out) {
+  if (s.value.is_null()) return;
+  const Reader::Converted read = r.to_texts(s);
+  if (!read) return;
+  if (read->items().empty()) {
+    r.refuse(s, "one folder per drive", "remove the key to use nvme_path");
+    return;
+  }
+  out = JsonValue::make_array();
+  for (const JsonValue& path : read->items())
+    out.push_back(JsonValue(plain_path(path.as_string())));
+}
+
+constexpr std::array kOwnRows = {
+    integer("tp", none, "The tp degree, over tensor_parallel.autotp_size; `--tp` overrides both.")
+        .own()
+        .at_least(1),
+    integer("pp", none, "The pp degree, over pipeline.stages; `--pp` overrides both.")
+        .own()
+        .at_least(1),
+    integer("sp", none, "The sp degree, over sequence_parallel_size; `--sp` overrides both.")
+        .own()
+        .at_least(1),
+    flag("sequence_parallel", false,
+         "Outside of attention and MLP each tensor-parallel rank has a part of every sequence: "
+         "norms, dropout and residual sums are divided too, and the same bytes travel.")
+        .own()
+        .only("only with a tp degree above 1", [](const Config& c) { return c.degrees.tp > 1; }),
+    texts("nvme_paths", none,
+          "Folders that share what goes to nvme, one per drive, instead of nvme_path.")
+        .own()
+        .by(read_paths)
+        .only(kWithDrive, uses_drives),
+    flag("checksums", false, "Hold what is read from a drive to what was written, page by page.")
+        .own()
+        .only(kWithDrive, uses_drives)};
+
+}  // namespace
+
+constexpr Section kOwn = {kOwnRows, false, true};
+
+}  // namespace zero3d::config
