@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -83,7 +84,9 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
 /// A device that only counts: its memory has addresses and no bytes, its streams drop their work,
 /// its events are done at once. Host memory is real. For dry runs that measure what would be
-/// allocated; host_read and host_write of device memory throw Error(kInvalid).
-std::unique_ptr<Device> make_meta_device();
+/// allocated; host_read and host_write of device memory throw Error(kInvalid). `on_read` is told
+/// where what launches and copies read begins.
+using ReadObserver = std::function<void(const void* data)>;
+std::unique_ptr<Device> make_meta_device(ReadObserver on_read = {});
 
 }  // namespace zero3d

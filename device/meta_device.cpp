@@ -1,6 +1,7 @@
 // A device that only counts. Its memory is addresses without bytes, out of reach of any process:
 // touching one is a fault at that very access.
 #include <new>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -43,11 +44,16 @@ class HostResource final : public MemoryResource {
 
 class MetaStream final : public Stream {
  public:
-  MetaStream(Device& device, const std::string& name) : Stream(device, name) {}
+  MetaStream(Device& device, const std::string& name, const ReadObserver& on_read)
+      : Stream(device, name), on_read_(on_read) {}
 
   using Stream::host_task;
   using Stream::launch;
-  void launch(std::string, std::span<const Access>, std::function<void()>) override {}
+  void launch(std::string, std::span<const Access> accesses, std::function<void()>) override {
+    if (!on_read_) return;
+    for (const Access& access : accesses)
+      if (!access.write) on_read_(access.data);
+  }
   void host_task(std::string, std::span<const Access>, std::function<void()>) override {}
   void record(Event& event) override { event.begin_record().complete(); }
   void wait(const Event& event) override {
@@ -57,20 +63,26 @@ class MetaStream final : public Stream {
   }
   void then(std::function<void(const std::exception_ptr&)> next) override { next(nullptr); }
   void synchronize() override {}
+
+ private:
+  const ReadObserver& on_read_;
 };
 
 class MetaDevice final : public Device {
  public:
+  explicit MetaDevice(ReadObserver on_read) : on_read_(std::move(on_read)) {}
+
   DeviceKind kind() const override { return DeviceKind::meta; }
   std::string description() const override { return "the device of a dry run"; }
   std::unique_ptr<Stream> create_stream(const std::string& name) override {
-    return std::make_unique<MetaStream>(*this, name);
+    return std::make_unique<MetaStream>(*this, name, on_read_);
   }
   using Device::memory;
   TrackingResource& memory(Tier tier) override {
     return tier == Tier::device ? memory_ : host_memory_;
   }
   void copy(Stream&, const View& dst, const ConstView& src) override {
+    if (on_read_) on_read_(src.data());
     if (dst.bytes() == src.bytes()) return;
     throw_invalid(
         concat("copy of ", src.bytes(), " bytes into ", dst.bytes(), "; expected equal sizes"));
@@ -96,6 +108,7 @@ class MetaDevice final : public Device {
         "results on the host");
   }
 
+  const ReadObserver on_read_;
   AddressResource addresses_;
   HostResource host_;
   TrackingResource memory_{addresses_, "memory of a dry run"};
@@ -104,6 +117,8 @@ class MetaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_meta_device() { return std::make_unique<MetaDevice>(); }
+std::unique_ptr<Device> make_meta_device(ReadObserver on_read) {
+  return std::make_unique<MetaDevice>(std::move(on_read));
+}
 
 }  // namespace zero3d

@@ -15,7 +15,9 @@ namespace {
 /// the compute stream's.
 class BlockSpan {
  public:
-  BlockSpan(Stream& compute, int rank, const Op& op) : compute_(compute), rank_(rank), op_(op) {
+  /// `block`: its number in the model.
+  BlockSpan(Stream& compute, int rank, const Op& op, int block)
+      : compute_(compute), rank_(rank), block_(block), op_(op) {
     if (!Tracer::enabled()) return;
     begin_ = std::make_shared<std::int64_t>(0);
     compute_.host_task("span", {}, [begin = begin_] { *begin = now_ns(); });
@@ -28,7 +30,7 @@ class BlockSpan {
       const char* work = op_.kind == OpKind::forward     ? "forward"
                          : op_.kind == OpKind::recompute ? "recompute"
                                                          : "backward";
-      std::string name = concat(work, " block ", op_.block);
+      std::string name = concat(work, " block ", block_);
       compute_.host_task("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
       });
@@ -39,6 +41,7 @@ class BlockSpan {
  private:
   Stream& compute_;
   int rank_;
+  int block_;
   Op op_;
   std::shared_ptr<std::int64_t> begin_;
 };
@@ -80,19 +83,27 @@ void require_outputs(const BatchInput& input, const Values& outputs) {
 
 BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Device& device,
                          Stream& compute, const RunnerOptions& options)
-    : blocks_(module.blocks()),
-      parameters_(parameters),
+    : parameters_(parameters),
       device_(device),
       compute_(compute),
       options_(options),
       kept_inputs_(device, compute, options.host) {
-  for (const auto& block : blocks_) {
+  for (int index = 0; index < options.stage.blocks; ++index) {
+    const auto in_model = static_cast<std::size_t>(options.stage.block_in_model(index));
+    blocks_.push_back(module.blocks()[in_model].get());
     std::vector<bool>& adds = adds_gradient_.emplace_back();
-    for (const ParameterSpec& spec : block->parameters()) adds.push_back(spec.adds_gradient);
+    for (const ParameterSpec& spec : blocks_.back()->parameters())
+      adds.push_back(spec.adds_gradient);
   }
 }
 
+BlockRunner::~BlockRunner() {
+  for (auto& [micro_batch, run] : running_) abandon_arrivals(run);
+}
+
 void BlockRunner::begin(int micro_batch, const BatchInput& input) {
+  if (const auto found = running_.find(micro_batch); found != running_.end())
+    abandon_arrivals(found->second);
   std::erase_if(kept_, [&](const auto& entry) { return entry.first.second == micro_batch; });
   kept_inputs_.drop(micro_batch);
   MicroBatchRun run;
@@ -106,7 +117,16 @@ void BlockRunner::run(const Op& op) {
   MicroBatchRun& run = found->second;
   switch (op.kind) {
     case OpKind::load_batch:
-      return load_batch(run);
+      run.values.clear();
+      run.values.push_back(load(run.input.tokens));
+      run.values.push_back(load(run.input.targets));
+      return;
+    case OpKind::receive_values:
+    case OpKind::receive_gradients:
+      return receive(op, run);
+    case OpKind::send_values:
+    case OpKind::send_gradients:
+      return send(op, run);
     case OpKind::forward:
       return forward(op, run);
     case OpKind::recompute:
@@ -131,7 +151,7 @@ Values BlockRunner::take_outputs(int micro_batch) {
 
 BlockContext BlockRunner::context(const Op& op, const MicroBatchRun& run) const {
   BlockContext context;
-  context.block_ = blocks_[static_cast<std::size_t>(op.block)].get();
+  context.block_ = blocks_[static_cast<std::size_t>(op.block)];
   context.stream_ = &compute_;
   context.memory_ = &device_.memory();
   context.dtype_ = options_.dtype;
@@ -143,32 +163,24 @@ BlockContext BlockRunner::context(const Op& op, const MicroBatchRun& run) const 
   return context;
 }
 
-/// Copies the batch to the device; the caller's memory may change as soon as this returns.
-void BlockRunner::load_batch(MicroBatchRun& run) {
-  for (const ConstView& source : {run.input.tokens, run.input.targets}) {
-    if (!source.defined()) {
-      run.values.emplace_back();
-      continue;
-    }
-    if (device_.kind() == DeviceKind::meta) {  // addresses have no contents
-      run.values.emplace_back(device_.memory(), compute_, DType::i32, source.shape(),
-                              Category::activations);
-      continue;
-    }
-    Tensor host(device_.memory(Tier::pinned), kNoStream, DType::i32, source.shape(),
-                Category::batches);
-    std::memcpy(host.view().data(), source.data(), source.bytes());
-    run.values.emplace_back(device_.memory(), compute_, DType::i32, source.shape(),
-                            Category::activations);
-    device_.copy(compute_, run.values.back(), host);
-    Event copied;
-    compute_.record(copied);
-    host.used_on(copied);
-  }
+/// Copies tokens or targets to the device; the caller's memory may change as soon as this returns.
+Tensor BlockRunner::load(const ConstView& source) {
+  if (!source.defined()) return {};
+  Tensor loaded(device_.memory(), compute_, DType::i32, source.shape(), Category::activations);
+  if (device_.kind() == DeviceKind::meta) return loaded;  // addresses have no contents
+  Tensor host(device_.memory(Tier::pinned), kNoStream, DType::i32, source.shape(),
+              Category::batches);
+  std::memcpy(host.view().data(), source.data(), source.bytes());
+  device_.copy(compute_, loaded, host);
+  Event copied;
+  compute_.record(copied);
+  host.used_on(copied);
+  return loaded;
 }
 
 void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
-  const bool backward_follows = run.input.trains && op.block >= options_.backward_down_to;
+  take_arrivals(op, run);
+  const bool backward_follows = run.input.trains && op.block >= options_.stage.backward_down_to;
   if (backward_follows) {
     ++run.to_come;
     if (keeps_inputs(op.keep))
@@ -176,7 +188,9 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
     if (op.keep == Keep::nothing) run.kept_nothing.insert(op.block);
   }
   run_block(op, run, backward_follows && op.keep == Keep::for_backward);
-  if (run.input.trains && op.block + 1 == static_cast<int>(blocks_.size())) finish_forward(run);
+  const bool ends_model =
+      op.block + 1 == static_cast<int>(blocks_.size()) && options_.stage.ends_model();
+  if (run.input.trains && ends_model) finish_forward(run);
 }
 
 void BlockRunner::recompute(const Op& op, MicroBatchRun& run) {
@@ -194,7 +208,7 @@ void BlockRunner::run_block(const Op& op, MicroBatchRun& run, bool saves) {
   ctx.saves_ = saves;
   ctx.parameters_ = parameters_.acquire(op);
   {
-    const BlockSpan span(compute_, options_.rank, op);
+    const BlockSpan span(compute_, options_.rank, op, options_.stage.block_in_model(op.block));
     run.values = block.forward(ctx, std::move(run.values), kept.saved);
   }
   if (run.values.empty())
@@ -219,6 +233,7 @@ void BlockRunner::loss_gradient(MicroBatchRun& run) {
 }
 
 void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
+  if (begins_gradients(op.kind)) take_arrivals(op, run);
   if (!std::exchange(run.in_backward, true))
     parameters_.begin_backward(op.micro_batch, run.input.last);
   Block& block = *blocks_[static_cast<std::size_t>(op.block)];
@@ -226,7 +241,7 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
   Kept& kept = kept_.at({op.block, op.micro_batch});
   BlockContext ctx = context(op, run);
   ctx.parameters_ = parameters_.acquire(op);
-  ctx.wants_input_gradient_ = op.block > options_.backward_down_to;
+  ctx.wants_input_gradient_ = options_.stage.wants_input_gradient(op.block);
   const std::vector<GradientTarget> targets = parameters_.gradients(op);
   kept.written.resize(targets.size());
   kept.to_add.resize(targets.size());
@@ -243,7 +258,7 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
     ctx.accumulate_.push_back(target.accumulate && adds[i]);
   }
   {
-    const BlockSpan span(compute_, options_.rank, op);
+    const BlockSpan span(compute_, options_.rank, op, options_.stage.block_in_model(op.block));
     if (begins_gradients(op.kind)) {
       run.gradients = block.backward_inputs(ctx, std::move(run.gradients), kept.saved);
       if (ctx.wants_input_gradient_) require_gradients(block, run.gradients, kept.inputs);
@@ -269,10 +284,24 @@ void BlockRunner::finish_gradients(const BlockContext& context,
   kept.saved = Saved();
 }
 
+/// The micro-batch ends with its last backward, or when what that gave has been sent.
 void BlockRunner::forget(const Op& op) {
   kept_.erase({op.block, op.micro_batch});
   const auto run = running_.find(op.micro_batch);
-  if (--run->second.to_come == 0) running_.erase(run);
+  --run->second.to_come;
+  if (!(op.kind == OpKind::backward && gives_back(op))) end_if_over(op.micro_batch);
+}
+
+bool BlockRunner::gives_back(const Op& op) const {
+  const StageBlocks& stage = options_.stage;
+  if (stage.chunks.empty()) return false;
+  const Chunk& chunk = stage.chunk(op.chunk);
+  return op.block == chunk.begin && chunk.gives_back && chunk.from != stage.stage;
+}
+
+void BlockRunner::end_if_over(int micro_batch) {
+  const auto run = running_.find(micro_batch);
+  if (run->second.to_come == 0) running_.erase(run);
 }
 
 }  // namespace zero3d

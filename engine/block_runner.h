@@ -1,6 +1,7 @@
 // Executes the operations of a step: blocks of a module on the parameters of a ParameterAccess,
 // with the contexts that blocks see. Holds what lies between operations: values, gradients, and
-// what blocks saved or are to be computed again from, by (block, micro-batch).
+// what blocks saved or are to be computed again from, by (block, micro-batch). What crosses from
+// stage to stage of a pipeline goes through StageLinks.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +10,34 @@
 #include <utility>
 #include <vector>
 
+#include "zero3d/device/event.h"
 #include "zero3d/device/readback.h"
 #include "zero3d/engine/kept_inputs.h"
 #include "zero3d/engine/module.h"
 #include "zero3d/engine/parameter_access.h"
+#include "zero3d/engine/pipeline/border.h"
+#include "zero3d/engine/pipeline/stage_links.h"
 #include "zero3d/engine/schedule.h"
 
 namespace zero3d {
 
 /// What a micro-batch brings to its operations.
 struct BatchInput {
-  ConstView tokens;         ///< i32 [B, T] in host memory, read by load_batch.
-  ConstView targets;        ///< The same, or undefined.
-  RandomKey key;            ///< key.sample is the micro-batch's first row.
-  bool trains = true;       ///< Backward follows: blocks save what it needs.
-  bool last = false;        ///< Ends the accumulation window.
-  float loss_gradient = 1;  ///< Of the mean loss.
+  ConstView tokens;                  ///< i32 [B, T] in host memory, read by load_batch.
+  ConstView targets;                 ///< The same, or undefined.
+  RandomKey key;                     ///< key.sample is the micro-batch's first row.
+  bool trains = true;                ///< Backward follows: blocks save what it needs.
+  bool last = false;                 ///< Ends the accumulation window.
+  float loss_gradient = 1;           ///< Of the mean loss.
+  const Borders* borders = nullptr;  ///< Between stages, for a batch of this shape.
 };
 
 struct RunnerOptions {
   DType dtype = DType::f32;
-  int rank = 0;              ///< In traces.
-  int backward_down_to = 0;  ///< The first block with a trainable parameter.
-  HostTier host;             ///< For inputs that forward keeps on the host.
+  int rank = 0;                 ///< In traces.
+  StageBlocks stage;            ///< The blocks of the module that run here.
+  HostTier host = {};           ///< For inputs that forward keeps on the host.
+  StageLinks* links = nullptr;  ///< Where the stage has neighbours.
   TensorParallel tp = {};
 };
 
@@ -39,6 +45,7 @@ class BlockRunner {
  public:
   BlockRunner(const Module& module, ParameterAccess& parameters, Device& device, Stream& compute,
               const RunnerOptions& options);
+  ~BlockRunner();
 
   /// Before the first operation of a micro-batch; what an earlier one of that number left is gone.
   void begin(int micro_batch, const BatchInput& input);
@@ -48,12 +55,22 @@ class BlockRunner {
   const Readback& last_loss() const { return last_loss_; }
   /// What the last block of a micro-batch without backward gave; the micro-batch ends.
   Values take_outputs(int micro_batch);
+  /// What lies between two forward, and two backward operations of a micro-batch.
+  const Values& values(int micro_batch) const { return running_.at(micro_batch).values; }
+  const Values& gradients(int micro_batch) const { return running_.at(micro_batch).gradients; }
 
  private:
+  /// On its way from another stage.
+  struct Arrival {
+    Values values;
+    Event arrived;
+  };
   struct MicroBatchRun {
     BatchInput input;
-    Values values;               ///< Between two forward operations.
-    Values gradients;            ///< Between two backward operations.
+    Values values;                         ///< Between two forward operations.
+    Values gradients;                      ///< Between two backward operations.
+    std::map<int, Arrival> coming_values;  ///< By chunk.
+    std::map<int, Arrival> coming_gradients;
     Tensor loss;                 ///< Until loss_gradient.
     std::set<int> kept_nothing;  ///< Blocks whose forward did.
     int to_come = 0;             ///< Blocks whose forward ran and whose backward did not.
@@ -67,7 +84,12 @@ class BlockRunner {
   };
 
   BlockContext context(const Op& op, const MicroBatchRun& run) const;
-  void load_batch(MicroBatchRun& run);
+  Tensor load(const ConstView& source);
+  const Border& border(int block, const MicroBatchRun& run) const;
+  void receive(const Op& op, MicroBatchRun& run);
+  void send(const Op& op, MicroBatchRun& run);
+  void take_arrivals(const Op& op, MicroBatchRun& run);
+  static void abandon_arrivals(MicroBatchRun& run);
   void forward(const Op& op, MicroBatchRun& run);
   void recompute(const Op& op, MicroBatchRun& run);
   void run_block(const Op& op, MicroBatchRun& run, bool saves);
@@ -77,8 +99,10 @@ class BlockRunner {
   void finish_gradients(const BlockContext& context, const std::vector<GradientTarget>& targets,
                         Kept& kept);
   void forget(const Op& op);
+  bool gives_back(const Op& op) const;
+  void end_if_over(int micro_batch);
 
-  const std::vector<std::unique_ptr<Block>>& blocks_;
+  std::vector<Block*> blocks_;  ///< Of the stage.
   ParameterAccess& parameters_;
   Device& device_;
   Stream& compute_;

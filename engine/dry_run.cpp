@@ -1,6 +1,7 @@
 #include "zero3d/engine/dry_run.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "zero3d/device/device.h"
@@ -8,46 +9,34 @@
 #include "zero3d/engine/zero/bucket_plan.h"
 
 namespace zero3d {
-namespace {
 
-/// Parameters and gradients as addresses.
-class DryParameters final : public ParameterAccess {
- public:
-  DryParameters(const ParamLayout& layout, DType dtype, Device& device) : layout_(layout) {
-    for (const LayoutParameter& parameter : layout.parameters()) {
-      values_.emplace_back(device.memory(), kNoStream, dtype, parameter.placement.stored,
-                           Category::parameters);
-      gradients_.emplace_back(device.memory(), kNoStream, dtype, parameter.placement.stored,
-                              Category::gradients);
-    }
+DryParameters::DryParameters(const ParamLayout& layout, DType dtype, Device& device)
+    : layout_(layout) {
+  for (const LayoutParameter& parameter : layout.parameters()) {
+    values_.emplace_back(device.memory(), kNoStream, dtype, parameter.placement.stored,
+                         Category::parameters);
+    gradients_.emplace_back(device.memory(), kNoStream, dtype, parameter.placement.stored,
+                            Category::gradients);
   }
+}
 
-  std::vector<ConstView> acquire(const Op& op) override {
-    std::vector<ConstView> views;
-    for (int index : layout_.block_parameters(op.block))
-      views.push_back(values_[static_cast<std::size_t>(index)]);
-    return views;
-  }
-  void begin_backward(int, bool) override {}
-  std::vector<GradientTarget> gradients(const Op& op) override {
-    return gradient_targets(layout_, op, [this](const LayoutParameter&, int index) {
-      return gradients_[static_cast<std::size_t>(index)].view();
-    });
-  }
-  void release(const Op&) override {}
-  void add_loss(const ConstView&) override {}
+std::vector<ConstView> DryParameters::acquire(const Op& op) {
+  std::vector<ConstView> views;
+  for (int index : layout_.block_parameters(op.block))
+    views.push_back(values_[static_cast<std::size_t>(index)]);
+  return views;
+}
 
- private:
-  const ParamLayout& layout_;
-  std::vector<Tensor> values_;
-  std::vector<Tensor> gradients_;
-};
-
-}  // namespace
+std::vector<GradientTarget> DryParameters::gradients(const Op& op) {
+  return gradient_targets(layout_, op, [this](const LayoutParameter&, int index) {
+    return gradients_[static_cast<std::size_t>(index)].view();
+  });
+}
 
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const TensorParallel& tp) {
+                                      std::int64_t sequence, const TensorParallel& tp,
+                                      const StageBlocks& stage, const Borders& borders) {
   const std::unique_ptr<Device> device = make_meta_device();
   // The host tier of addresses too: a run may keep more than this machine's memory holds.
   const std::unique_ptr<Device> host = make_meta_device();
@@ -57,17 +46,20 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   const Tensor ids(device->memory(), kNoStream, DType::i32, Shape{batch, sequence},
                    Category::batches);
   const std::int64_t fixed = device->memory().use().current;
-  const StageBlocks stage = stage_of(layout);
-  RunnerOptions options{dtype, 0, stage.backward_down_to, {}};
+  RunnerOptions options{.dtype = dtype, .stage = stage};
   options.tp = TensorParallel(tp.rank(), tp.size(), nullptr, tp.splits_sequence());
   options.host = {&host->memory(), compute.get(), compute.get()};
+  StageLinks links(*compute, *compute);  // what is received or sent takes its memory all the same
+  options.links = &links;
   BlockRunner runner(module, parameters, *device, *compute, options);
 
   BatchInput input;
   input.tokens = input.targets = ids;
+  input.borders = &borders;
   const auto run = [&](std::span<const Op> ops) {
+    std::set<int> begun;
     for (const Op& op : ops) {
-      if (op.kind == OpKind::load_batch) runner.begin(op.micro_batch, input);
+      if (begun.insert(op.micro_batch).second) runner.begin(op.micro_batch, input);
       runner.run(op);
     }
   };
@@ -76,8 +68,15 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   run(step);  // now beside what the step before left
   input.trains = false;
   run(plan_evaluation(stage));
-  runner.take_outputs(0);
+  if (stage.ends_model()) runner.take_outputs(0);
   return {device->memory().use().peak - fixed, host->memory().use().peak};
+}
+
+ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
+                                      std::span<const Op> training, DType dtype, std::int64_t batch,
+                                      std::int64_t sequence, const TensorParallel& tp) {
+  return peak_activation_bytes(module, layout, training, dtype, batch, sequence, tp,
+                               stage_of(layout), {});
 }
 
 }  // namespace zero3d

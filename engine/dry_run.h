@@ -6,11 +6,31 @@
 #include <cstdint>
 #include <span>
 
+#include "zero3d/device/device.h"
 #include "zero3d/engine/module.h"
+#include "zero3d/engine/parameter_access.h"
+#include "zero3d/engine/pipeline/border.h"
 #include "zero3d/engine/schedule.h"
 #include "zero3d/engine/zero/layout.h"
 
 namespace zero3d {
+
+/// Parameters and gradients as addresses.
+class DryParameters final : public ParameterAccess {
+ public:
+  DryParameters(const ParamLayout& layout, DType dtype, Device& device);
+
+  std::vector<ConstView> acquire(const Op& op) override;
+  void begin_backward(int, bool) override {}
+  std::vector<GradientTarget> gradients(const Op& op) override;
+  void release(const Op&) override {}
+  void add_loss(const ConstView&) override {}
+
+ private:
+  const ParamLayout& layout_;
+  std::vector<Tensor> values_;
+  std::vector<Tensor> gradients_;
+};
 
 struct ActivationBytes {
   std::int64_t device = 0;
@@ -19,7 +39,13 @@ struct ActivationBytes {
 
 /// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
 /// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
-/// sequence], on such a tensor-parallel rank. What blocks throw for such batches goes on.
+/// sequence], on such a tensor-parallel rank. `borders`: what the stage receives and sends with
+/// such batches. What blocks throw for them goes on.
+ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
+                                      std::span<const Op> training, DType dtype, std::int64_t batch,
+                                      std::int64_t sequence, const TensorParallel& tp,
+                                      const StageBlocks& stage, const Borders& borders);
+/// Of a module that runs whole.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
                                       std::int64_t sequence, const TensorParallel& tp = {});

@@ -117,15 +117,23 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   require_mesh_fits(module, mesh.topology());
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
-  model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
+  for (const auto& block : module.blocks()) options_.block_names.push_back(block->name());
+  model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options_);
+  if (runs_whole_steps() && !settings.managed_accumulation)
+    throw ConfigError("", "a step that is run as a whole needs managed accumulation");
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
   const RankStreams& streams = model_->streams();
+  if (model_->plan().pipeline.whole && !options.plan_only) {
+    links_ = std::make_unique<StageLinks>(*streams.send, *streams.receive,
+                                          model_->plan().pipeline.shape, mesh);
+  }
   runner_ = std::make_unique<BlockRunner>(
       module, *model_, device, model_->compute(),
       RunnerOptions{model_->plan().dtype(),
                     mesh.world().rank(),
-                    model_->plan().stage.backward_down_to,
+                    model_->plan().stage,
                     {&device.memory(Tier::pinned), streams.copy_in.get(), streams.copy_out.get()},
+                    links_.get(),
                     tensor_parallel(tp_group_.get())});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
@@ -137,11 +145,44 @@ Engine::~Engine() = default;
 ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence,
-                               tensor_parallel(nullptr));
+                               tensor_parallel(nullptr), plan.stage, borders({batch, sequence}));
 }
 
 TensorParallel Engine::tensor_parallel(Communicator* group) const {
   return {mesh_.rank(Axis::tp), mesh_.size(Axis::tp), group, settings_.split_rows};
+}
+
+/// Of a model that is in one piece: none.
+const Borders& Engine::borders(const Shape& shape) const {
+  const auto [entry, made] = borders_.try_emplace({shape[0], shape[1]});
+  const ZeroPlan& plan = model_->plan();
+  if (made && plan.pipeline.whole) {
+    entry->second = infer_borders(module_, *plan.pipeline.whole, plan.pipeline.borders(),
+                                  plan.dtype(), tensor_parallel(nullptr), shape[0], shape[1]);
+  }
+  return entry->second;
+}
+
+bool Engine::runs_whole_steps() const {
+  return options_.schedule || model_->plan().pipeline.whole_steps();
+}
+
+bool Engine::reads_batches() const {
+  const std::vector<Chunk> chunks = model_->plan().stage.all_chunks();
+  return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
+    if (chunk.from < 0) return true;
+    if (borders_.empty()) return true;  // nobody knows yet
+    return uses_batch(borders_.begin()->second.at(chunk.first_block));
+  });
+}
+
+void Engine::require_piecewise(const char* call) const {
+  if (!runs_whole_steps()) return;
+  const int stages = mesh_.size(Axis::pp);
+  throw_invalid(concat(call,
+                       stages > 1 ? concat(" in a pipeline of ", stages, " stages")
+                                  : std::string(" with a schedule of whole steps"),
+                       ": call train_batch(), which runs the micro-batches of a step together"));
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
@@ -210,9 +251,9 @@ void Engine::accept(std::span<const MicroBatch> batches) {
   for (const MicroBatch& batch : batches) {
     const Shape& shape = batch.tokens.shape();
     largest = {std::max(largest[0], shape[0]), std::max(largest[1], shape[1])};
-    if (!options_.schedule) plan_for(shape);
+    if (!runs_whole_steps()) plan_for(shape);
   }
-  if (options_.schedule) plan_for(largest);
+  if (runs_whole_steps()) plan_for(largest);
 }
 
 /// Ranks that share layers work on one batch: held to that once, with the first.
@@ -246,16 +287,13 @@ RandomKey Engine::random_key(const MicroBatch& batch, int micro_batch) const {
 }
 
 void Engine::require_trainable() const {
-  const StageBlocks& stage = model_->plan().stage;
-  if (stage.backward_down_to == stage.blocks)
-    throw_invalid("every parameter is frozen: nothing to train");
+  if (!model_->plan().pipeline.trains) throw_invalid("every parameter is frozen: nothing to train");
 }
 
 void Engine::forward(const MicroBatch& batch) {
+  require_piecewise("forward()");
   const AccumulationWindow::MicroStep micro = window_->next_forward();
   require_trainable();
-  if (options_.schedule)
-    throw_invalid("forward() with a schedule of whole steps: call train_batch()");
   accept({&batch, 1});
   fail_together(mesh_.world(), [&] {
     require_same_inputs(batch);
@@ -271,6 +309,7 @@ void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
   input.key = random_key(batch, index);
   input.last = last;
   input.loss_gradient = static_cast<float>(model_->loss_seed(settings_.accumulation));
+  input.borders = &borders(batch.tokens.shape());
   runner_->begin(index, input);
 }
 
@@ -278,11 +317,12 @@ void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
 void Engine::run_ops(std::span<const Op> ops, int first_micro_batch) {
   std::optional<StepPhase> phase;
   for (Op op : ops) {
-    const StepPhase wanted = op.kind == OpKind::load_batch || op.kind == OpKind::forward
-                                 ? StepPhase::forward
-                                 : StepPhase::backward;
-    if (phase != wanted) model_->times().mark(model_->compute(), wanted);
-    phase = wanted;
+    const bool forward = op.kind == OpKind::load_batch || op.kind == OpKind::forward;
+    const StepPhase wanted = forward ? StepPhase::forward : StepPhase::backward;
+    if (!is_transfer(op.kind) && phase != wanted) {
+      model_->times().mark(model_->compute(), wanted);
+      phase = wanted;
+    }
     op.micro_batch += first_micro_batch;
     runner_->run(op);
   }
@@ -316,11 +356,13 @@ std::optional<double> Engine::mean_loss(const Readback& loss) {
 }
 
 double Engine::loss() {
+  require_piecewise("loss()");
   if (!runner_->last_loss().defined()) throw_invalid("loss() without a forward");
   return mean_loss(runner_->last_loss()).value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
 void Engine::backward() {
+  require_piecewise("backward()");
   window_->backward();
   fail_together(mesh_.world(), [&] { run_backward(); });
 }
@@ -332,6 +374,7 @@ void Engine::run_backward() {
 }
 
 void Engine::no_sync(const std::function<void()>& body) {
+  require_piecewise("no_sync()");
   if (settings_.sharding.what.gradients) {
     throw_invalid(
         "no_sync needs ZeRO stage 0 or 1: with sharded gradients every micro-batch is reduced");
@@ -340,6 +383,7 @@ void Engine::no_sync(const std::function<void()>& body) {
 }
 
 void Engine::coalesce_grad_reduction(const std::function<void()>& body) {
+  require_piecewise("coalesce_grad_reduction()");
   if (!settings_.sharding.what.optimizer_state)
     throw_invalid("coalesce_grad_reduction needs ZeRO stage 1, 2 or 3");
   window_->require_no_forward("coalesce_grad_reduction()");
@@ -355,6 +399,11 @@ void Engine::without_boundary(const char* scope, const std::function<void()>& bo
 }
 
 void Engine::step() {
+  require_piecewise("step()");
+  end_micro_batch();
+}
+
+void Engine::end_micro_batch() {
   if (const auto ended = window_->step())
     fail_together(mesh_.world(), [&] { optimizer_step(*ended); });
 }
@@ -397,12 +446,12 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
   window_->require_start();
   require_trainable();
   accept(micro_batches);
-  if (options_.schedule) {
+  if (runs_whole_steps()) {
     fail_together(mesh_.world(), [&] {
-      require_same_inputs(micro_batches.front());
+      if (reads_batches()) require_same_inputs(micro_batches.front());
       run_schedule(micro_batches);
     });
-    step();
+    end_micro_batch();
     return last_;
   }
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {

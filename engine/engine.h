@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zero3d/device/device.h"
@@ -19,13 +21,15 @@
 #include "zero3d/engine/dry_run.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
+#include "zero3d/engine/pipeline/stage_links.h"
 #include "zero3d/engine/sharded_model.h"
 #include "zero3d/engine/train_settings.h"
 #include "zero3d/parallel/mesh.h"
 
 namespace zero3d {
 
-/// One micro-batch in host memory, i32 [B, T] each; read during the call that takes it.
+/// One micro-batch in host memory, i32 [B, T] each; read during the call that takes it, by ranks
+/// that read batches (Engine::reads_batches). In a pipeline all stages are given the same shapes.
 struct MicroBatch {
   ConstView tokens;
   ConstView targets;  ///< kIgnoreTarget (-100) where no loss is taken.
@@ -74,6 +78,14 @@ class Engine {
   /// A whole step: forward and backward of settings.accumulation micro-batches, then the
   /// update.
   StepResult train_batch(std::span<const MicroBatch> micro_batches);
+
+  /// In a pipeline of stages, or with a schedule of the options, a step is run as a whole:
+  /// train_batch() alone trains, and forward(), backward(), step() and what goes with them throw
+  /// Error(kInvalid).
+  bool runs_whole_steps() const;
+  /// Whether this rank looks at what is in the batches that it is given, rather than at their
+  /// shapes: not a pipeline's stage in between.
+  bool reads_batches() const;
 
   /// Enqueues forward of one micro-batch. Each has one backward, and the last one of an
   /// accumulation window (is_gradient_accumulation_boundary() at the call of forward) is followed
@@ -157,6 +169,9 @@ class Engine {
   TensorParallel tensor_parallel(Communicator* group) const;
   void plan_for(const Shape& shape);
   ActivationBytes activation_bytes(std::int64_t batch, std::int64_t sequence) const;
+  const Borders& borders(const Shape& shape) const;
+  void require_piecewise(const char* call) const;
+  void end_micro_batch();
   void require_host_room(const ActivationBytes& activations) const;
   void begin_micro_batch(int index, const MicroBatch& batch, bool last);
   void run_forward(const MicroBatch& batch, const AccumulationWindow::MicroStep& micro);
@@ -181,7 +196,10 @@ class Engine {
   std::unique_ptr<Communicator> tp_group_;  ///< For blocks, on the compute stream; null: alone.
   bool compared_inputs_ = false;
   std::unique_ptr<ShardedModel> model_;
+  std::unique_ptr<StageLinks> links_;  ///< Null where there is one stage.
   std::unique_ptr<class BlockRunner> runner_;
+  /// Between stages, by the shape of a micro-batch.
+  mutable std::map<std::pair<std::int64_t, std::int64_t>, Borders> borders_;
   StepResult last_;
   std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
   std::int64_t last_step_end_ns_ = 0;

@@ -20,16 +20,31 @@ struct Losses {
   double count = 0;
 };
 
+/// What the one stage that has something has.
+std::vector<float> from_last_stage(Communicator& stages, const std::vector<float>& mine) {
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
+  std::vector<float> values;
+  for (const std::string& part : stages.exchange(bytes)) {
+    if (part.empty()) continue;
+    values.resize(part.size() / sizeof(float));
+    std::memcpy(values.data(), part.data(), part.size());
+  }
+  return values;
+}
+
 }  // namespace
 
-/// A forward pass that saves nothing, waited for.
+/// A forward pass that saves nothing, waited for; its outputs are where the model ends.
 Values Engine::run_evaluation(const MicroBatch& batch) {
   Values outputs;
   fail_together(mesh_.world(), [&] {
     model_->begin_evaluation();
-    runner_->begin(0, {.tokens = batch.tokens, .targets = batch.targets, .trains = false});
+    runner_->begin(0, {.tokens = batch.tokens,
+                       .targets = batch.targets,
+                       .trains = false,
+                       .borders = &borders(batch.tokens.shape())});
     for (const Op& op : model_->plan().evaluation) runner_->run(op);
-    outputs = runner_->take_outputs(0);
+    if (model_->plan().stage.ends_model()) outputs = runner_->take_outputs(0);
     model_->compute().synchronize();
   });
   return outputs;
@@ -42,12 +57,13 @@ double Engine::eval_batch(std::span<const MicroBatch> micro_batches) {
   Losses losses;
   for (const MicroBatch& batch : micro_batches) {
     const Values outputs = run_evaluation(batch);
+    if (outputs.empty()) continue;
     if (const auto loss = mean_loss(Readback(model_->compute(), outputs[0]))) {
       losses.sum += *loss;
       ++losses.count;
     }
   }
-  if (!mesh_.counts_loss()) losses = {};
+  if (!model_->part().counts_loss) losses = {};
   Losses total;
   for (const std::string& part :
        mesh_.world().exchange(std::string(reinterpret_cast<const char*>(&losses), sizeof losses))) {
@@ -68,14 +84,17 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
   const Values outputs = run_evaluation({view, ConstView()});
-  const ConstView logits = outputs[0].view();
-  const std::int64_t vocabulary = logits.shape().last();
-  std::vector<float> last(static_cast<std::size_t>(vocabulary));
-  const Readback copy(model_->compute(), logits.flat((length - 1) * vocabulary, vocabulary));
-  const ConstView row = copy.wait();
-  convert_elements(row.dtype(), row.data(), DType::f32, reinterpret_cast<std::byte*>(last.data()),
-                   last.size());
-  return last;
+  std::vector<float> last;
+  if (!outputs.empty()) {
+    const ConstView logits = outputs[0].view();
+    const std::int64_t vocabulary = logits.shape().last();
+    last.resize(static_cast<std::size_t>(vocabulary));
+    const Readback copy(model_->compute(), logits.flat((length - 1) * vocabulary, vocabulary));
+    const ConstView row = copy.wait();
+    convert_elements(row.dtype(), row.data(), DType::f32, reinterpret_cast<std::byte*>(last.data()),
+                     last.size());
+  }
+  return mesh_.size(Axis::pp) == 1 ? last : from_last_stage(mesh_.group(Axis::pp), last);
 }
 
 void Engine::offload_states(const MovableStates& which) {
@@ -96,7 +115,8 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     return false;
   }
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
-  const ParamLayout& layout = model_->plan().layout;
+  const PipelinePlan& pipeline = model_->plan().pipeline;
+  const ParamLayout& layout = pipeline.whole ? *pipeline.whole : model_->plan().layout;
   std::vector<TensorDeclaration> tensors;
   for (const LayoutParameter& parameter : layout.parameters())
     tensors.push_back({parameter.spec.name, parameter.spec.shape, model_->plan().dtype()});

@@ -128,7 +128,7 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
     shards += unit.shard;
     const bool leaves =
         !inputs.offloaded.empty() && inputs.offloaded[static_cast<std::size_t>(index)];
-    if (leaves && inputs.gradients.shard_accumulators) continue;
+    if (leaves && inputs.gradients.shard_accumulators && unit.stages.empty()) continue;
     gradients += staggered(inputs.gradients.shard_accumulators ? unit.shard : unit.padded,
                            inputs.gradients.accumulation_dtype);
   }

@@ -1,6 +1,7 @@
 // The streams of one rank: what computes, what gathers parameters, and what reduces gradients run
-// beside each other, ordered by events alone; and where state is offloaded, what copies it to the
-// device and from it, and what computes on the host.
+// beside each other, ordered by events alone; where state is offloaded, what copies it to the
+// device and from it, and what computes on the host; and in a pipeline what goes to other stages
+// and comes from them.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,14 @@
 namespace zero3d {
 
 struct RankStreams {
-  explicit RankStreams(Device& device, bool offloads = false)
+  explicit RankStreams(Device& device, bool offloads = false, bool transfers = false)
       : compute(device.create_stream("compute")),
         gather(device.create_stream("gather")),
         reduce(device.create_stream("reduce")) {
+    if (transfers) {
+      send = device.create_stream("send");
+      receive = device.create_stream("receive");
+    }
     if (!offloads) return;
     copy_in = device.create_stream("copy in");
     copy_out = device.create_stream("copy out");
@@ -23,7 +28,8 @@ struct RankStreams {
 
   std::vector<Stream*> all() const {
     std::vector<Stream*> streams;
-    for (const auto* stream : {&compute, &reduce, &copy_out, &host, &copy_in, &gather})
+    for (const auto* stream :
+         {&compute, &reduce, &copy_out, &host, &copy_in, &gather, &receive, &send})
       if (*stream != nullptr) streams.push_back(stream->get());
     return streams;
   }
@@ -39,6 +45,9 @@ struct RankStreams {
   std::unique_ptr<Stream> copy_in;
   std::unique_ptr<Stream> copy_out;
   std::unique_ptr<Stream> host;
+  // Null where there is one stage.
+  std::unique_ptr<Stream> send;
+  std::unique_ptr<Stream> receive;
 };
 
 }  // namespace zero3d

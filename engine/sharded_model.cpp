@@ -35,18 +35,26 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
       late_(plan_.late),
       scaler_(settings.precision.loss_scale ? LossScaler(*settings.precision.loss_scale)
                                             : LossScaler()),
-      groups_(make_zero_groups(mesh, plan_.groups)),
-      part_(find_model_part(plan_.layout, mesh, groups_)),
+      groups_(make_zero_groups(mesh, plan_.groups, plan_.pipeline.tied)),
+      part_(find_model_part(plan_.layout, plan_.pipeline.names, plan_.stage.ends_model(), mesh,
+                            groups_)),
       budget_(smallest_budget(mesh, device.memory())),
       host_budget_(smallest_budget(mesh, device.memory(Tier::pinned))),
-      streams_(device, settings.offload.on()) {
+      streams_(device, settings.offload.on(), plan_.pipeline.whole.has_value()) {
   if (mesh.leads()) {
     for (const std::string& warning : setup_.warnings()) log_warning(warning);
   }
   state_.scaler = scaler_.initial();
   state_.seed = options.seed;
-  plan_.memory.require_within(budget_, host_budget_);
-  if (options.approve_memory) options.approve_memory(plan_.memory);
+  const auto require_memory = [&] {
+    plan_.memory.require_within(budget_, host_budget_);
+    if (options.approve_memory) options.approve_memory(plan_.memory);
+  };
+  if (plan_.pipeline.whole) {  // stages take different amounts
+    fail_together(mesh.world(), require_memory);
+  } else {
+    require_memory();
+  }
   if (!options.plan_only) fail_together(mesh.world(), [this] { build(); });
 }
 
@@ -64,6 +72,8 @@ void ShardedModel::build() {
   reporter_ = std::make_unique<StepReporter>(device_, plan_.layout, part_);
   optimizer_ = std::make_unique<ShardedOptimizer>(device_, plan_.layout, part_, groups_, *store_,
                                                   setup_, plan_.optimizer, streams_);
+  transforms_ = optimizer_->transforms();
+  if (plan_.pipeline.whole) transforms_ = maximum(mesh_.world(), transforms_ ? 1 : 0) > 0;
   if (!may_update_early()) return;
   reducer_->on_offloaded([this](int unit) {
     const std::vector<GroupSettings> groups = settings();

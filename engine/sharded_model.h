@@ -81,9 +81,10 @@ struct StepOutcome {
 
 class ShardedModel final : public ParameterAccess {
  public:
-  /// `blocks[b]`: the parameters block b uses. Collective. The referred objects must outlive this.
-  /// What it refuses it refuses on every rank, before parameters are read; a rank that fails later
-  /// fails the world.
+  /// `blocks[b]`: the parameters block b of the model uses; a stage of a pipeline takes its own,
+  /// and numbers them anew (plan().stage). Collective. The referred objects must outlive this. What
+  /// it refuses it refuses on every rank, before parameters are read; a rank that fails later fails
+  /// the world.
   ShardedModel(const TrainSettings& settings, const std::vector<std::vector<ParameterSpec>>& blocks,
                const Mesh& mesh, Device& device, const ShardedModelOptions& options = {});
   ~ShardedModel() override;
@@ -138,13 +139,14 @@ class ShardedModel final : public ParameterAccess {
   /// What the next step uses, per group.
   std::vector<GroupSettings> settings() const { return setup_.settings(state_.schedule_steps); }
 
-  /// Every parameter whole and under its global shape, in the order of declaration (whatever the
-  /// stage makes of it), for the host to read on every rank. Collective, host-blocking.
+  /// Every parameter of the model whole and under its global shape, in the order of declaration
+  /// (whatever ZeRO and a pipeline make of it), for the host to read on every rank. Collective,
+  /// host-blocking.
   void for_each_parameter(const std::function<void(const ParameterSpec&, const ConstView&)>& use);
   /// Parameters by name, whole; `edit` may change what the world's rank `writer` sees (-1: nobody
-  /// writes), and
-  /// every rank takes its values and fp32 masters from there. Collective, host-blocking, not within
-  /// a window.
+  /// writes), and every rank takes its values and fp32 masters from there. In a pipeline a stage
+  /// sees those that it holds, and the rank at the writer's place in it writes. Collective,
+  /// host-blocking, not within a window.
   void with_parameters(const std::vector<std::string>& names, int writer,
                        const std::function<void(const ParameterSpec&, View)>& edit);
 
@@ -158,6 +160,7 @@ class ShardedModel final : public ParameterAccess {
   /// Back to where it was; nothing to do without offload_states().
   void reload_states();
 
+  const ModelPart& part() const { return part_; }
   StepTimes& times() { return times_; }
   /// Of this rank, so far.
   OffloadUse offload_use() const;
@@ -173,6 +176,12 @@ class ShardedModel final : public ParameterAccess {
 
  private:
   void build();
+  void for_each_of_all_stages(
+      const std::function<void(const ParameterSpec&, const ConstView&)>& use);
+  bool is_first_holder(const LayoutParameter& parameter) const;
+  int at_this_stage(int rank) const;
+  void with_global(const LayoutParameter& parameter, const View& stored,
+                   const std::function<void(const ConstView&)>& use);
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   bool may_update_early() const;
@@ -209,6 +218,7 @@ class ShardedModel final : public ParameterAccess {
   StepTimes times_;
   bool planned_ = false;
   MovableStates moved_ = kNothingMoved;
+  bool transforms_ = false;  ///< Some rank's optimizer transforms gradients before the norm.
   // Last, so that they go first: their work ends before what it uses is gone.
   RankStreams streams_;
 };

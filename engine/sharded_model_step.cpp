@@ -29,9 +29,11 @@ StepOutcome ShardedModel::decide(const UpdateInputs& inputs) {
   outcome.losses = report.losses;
   outcome.loss_scale = inputs.loss_scale;
   outcome.lr = inputs.groups.front().lr;
-  if (report.finite && optimizer_->transforms()) {
-    optimizer_->transform(inputs);
-    reducer_->refresh_square_sums(compute());
+  if (report.finite && transforms_) {
+    if (optimizer_->transforms()) {
+      optimizer_->transform(inputs);
+      reducer_->refresh_square_sums(compute());
+    }
     report = reporter_->exchange(compute(), reducer_->square_sums());
   }
   if (!settings_.gradients.take_norm)

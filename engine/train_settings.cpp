@@ -135,6 +135,9 @@ std::string describe(const TrainSettings& settings) {
   out.add("tensor parallel degree", settings.tp);
   out.add("pipeline stages", settings.pp);
   out.add("sequence parallel degree", settings.sp);
+  out.add("pipeline schedule", name_of(settings.pipeline.schedule));
+  out.add("virtual stages", settings.pipeline.virtual_stages);
+  out.add("partition", describe(settings.pipeline.partition));
   out.add("rows split over tensor-parallel ranks", settings.split_rows);
   out.add("overlapped tensor-parallel sums", settings.overlap_tp);
   add(out, settings.sharding);
@@ -170,6 +173,7 @@ void require_in_range(const TrainSettings& settings) {
   in_range("tp", settings.tp, 1, kMost);
   in_range("pp", settings.pp, 1, kMost);
   in_range("sp", settings.sp, 1, kMost);
+  in_range("pipeline.virtual_stages", settings.pipeline.virtual_stages, 0, kMost);
   in_range("optimizer_tile", settings.optimizer_tile, 0, kMost);
   in_range("recomputation.interval", settings.recomputation.interval, 0, kMost);
   in_range("recomputation.groups", settings.recomputation.groups, 0, kMost);

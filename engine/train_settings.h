@@ -10,6 +10,8 @@
 #include <string_view>
 
 #include "zero3d/core/dtype.h"
+#include "zero3d/engine/pipeline/partition.h"
+#include "zero3d/engine/pipeline/pipeline_schedule.h"
 #include "zero3d/engine/recomputation.h"
 #include "zero3d/engine/zero/policy.h"
 #include "zero3d/offload/offload_settings.h"
@@ -67,6 +69,13 @@ enum class TagValidation {
 };
 std::string_view name_of(TagValidation validation);
 
+/// How the stages of a pipeline divide the model and the work; with one stage it has no effect.
+struct PipelineSettings {
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  int virtual_stages = 0;  ///< Chunks of the model on each stage; 0: as few as the schedule has.
+  PartitionChoice partition;
+};
+
 struct TrainSettings {
   std::int64_t micro_batch = 1;      ///< Rows of a rank's micro-batch.
   std::int64_t accumulation = 1;     ///< Micro-batches of a step.
@@ -76,6 +85,7 @@ struct TrainSettings {
   int tp = 1;  ///< Ranks that share every layer.
   int pp = 1;  ///< Stages of a pipeline.
   int sp = 1;  ///< Ranks that share a sequence.
+  PipelineSettings pipeline;
   /// Outside parallel regions tensor-parallel ranks each have rows of their own: TensorParallel.
   bool split_rows = false;
   bool overlap_tp = false;  ///< Sums of tensor-parallel ranks beside the products they are of.

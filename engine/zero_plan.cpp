@@ -1,6 +1,8 @@
 #include "zero3d/engine/zero_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -33,6 +35,10 @@ ZeroGroupSizes group_sizes(const ShardingSettings& sharding, int ranks) {
   return sizes;
 }
 
+using BlockParameters = std::vector<std::vector<ParameterSpec>>;
+/// By name of a parameter: the stages that use it, ascending.
+using StagesByName = std::map<std::string, std::set<int>>;
+
 LayoutOptions layout_options(const TrainSettings& settings, const OptimizerSetup& setup,
                              const Mesh& mesh, int shards) {
   const ShardingSettings& sharding = settings.sharding;
@@ -46,6 +52,58 @@ LayoutOptions layout_options(const TrainSettings& settings, const OptimizerSetup
   options.placement.tensor_parallel_size = mesh.size(Axis::tp);
   options.group_of = [&setup](const ParameterSpec& spec) { return setup.group_of(spec); };
   return options;
+}
+
+std::vector<PartitionBlock> blocks_to_deal(const BlockParameters& blocks,
+                                           const PlanOptions& options) {
+  std::vector<PartitionBlock> result;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    PartitionBlock& block = result.emplace_back();
+    block.name = i < options.block_names.size() ? options.block_names[i] : std::to_string(i);
+    for (const ParameterSpec& spec : blocks[i]) block.parameters += spec.shape.numel();
+  }
+  return result;
+}
+
+/// Of a mesh with one stage nothing but the names.
+PipelinePlan plan_stages(const TrainSettings& settings, const BlockParameters& blocks,
+                         const Mesh& mesh, const PlanOptions& options, StagesByName& users) {
+  PipelinePlan plan;
+  std::set<std::string> seen;
+  for (const auto& block : blocks)
+    for (const ParameterSpec& spec : block)
+      if (seen.insert(spec.name).second) plan.names.push_back(spec.name);
+  plan.bounds = {0, static_cast<int>(blocks.size())};
+  const int stages = mesh.size(Axis::pp);
+  if (stages == 1) return plan;
+  plan.shape = pipeline_shape(settings.pipeline.schedule, stages, settings.pipeline.virtual_stages);
+  plan.bounds = partition_blocks(settings.pipeline.partition, blocks_to_deal(blocks, options),
+                                 plan.shape.segments());
+  for (int segment = 0; segment < plan.shape.segments(); ++segment) {
+    const auto at = static_cast<std::size_t>(segment);
+    for (int block = plan.bounds[at]; block < plan.bounds[at + 1]; ++block)
+      for (const ParameterSpec& spec : blocks[static_cast<std::size_t>(block)])
+        users[spec.name].insert(plan.shape.stage_of(segment));
+  }
+  for (const auto& [name, by] : users)
+    if (by.size() > 1) plan.tied.insert({by.begin(), by.end()});
+  LayoutOptions whole;
+  whole.placement.tensor_parallel_rank = mesh.rank(Axis::tp);
+  whole.placement.tensor_parallel_size = mesh.size(Axis::tp);
+  plan.whole.emplace(blocks, whole);
+  return plan;
+}
+
+StageBlocks stage_here(const PipelinePlan& plan, const Mesh& mesh) {
+  return stage_blocks(plan.shape, plan.bounds, stage_of(*plan.whole).backward_down_to,
+                      mesh.rank(Axis::pp));
+}
+
+BlockParameters blocks_of(const StageBlocks& stage, const BlockParameters& blocks) {
+  BlockParameters result;
+  for (int block = 0; block < stage.blocks; ++block)
+    result.push_back(blocks[static_cast<std::size_t>(stage.block_in_model(block))]);
+  return result;
 }
 
 GradientReducerOptions reducer_options(const TrainSettings& settings,
@@ -131,7 +189,7 @@ void plan_host_memory(const TrainSettings& settings, const OptimizerSetup& setup
         ParameterPieces::bytes(largest_record(states), plan.dtype());
 }
 
-/// Where exports put together what tensor parallelism cuts.
+/// Where exports put together what tensor parallelism cuts, and hear of what other stages hold.
 void plan_joined_parts(ZeroPlan& plan) {
   std::int64_t largest = 0, passing = 0;
   for (const LayoutParameter& parameter : plan.layout.parameters()) {
@@ -141,18 +199,31 @@ void plan_joined_parts(ZeroPlan& plan) {
     if (!parameter.placement.whole())
       largest = std::max(largest, part + parameter.spec.shape.numel());
   }
+  std::int64_t told = 0;
+  if (plan.pipeline.whole)
+    for (const LayoutParameter& parameter : plan.pipeline.whole->parameters())
+      told = std::max(told, parameter.spec.shape.numel());
   const DType dtype = plan.dtype();
   plan.memory[Tier::device][Category::gathered_parameters] += bytes_of(passing, dtype);
   plan.memory[Tier::pinned][Category::gathered_parameters] += bytes_of(passing, dtype);
-  plan.memory[Tier::pageable][Category::gathered_parameters] += bytes_of(largest, dtype);
+  plan.memory[Tier::pageable][Category::gathered_parameters] += bytes_of(largest + told, dtype);
 }
 
-std::vector<Op> training_ops(const StageBlocks& stage, const TrainSettings& settings,
-                             const PlanOptions& options) {
+/// Of this stage's part of the pipeline that the settings ask for.
+std::vector<Op> pipeline_ops(const PipelinePlan& pipeline, const StageBlocks& stage,
+                             const TrainSettings& settings, int micro_batches) {
+  const auto tasks = plan_pipeline(settings.pipeline.schedule, pipeline.shape, micro_batches);
+  return stage_ops(tasks[static_cast<std::size_t>(stage.stage)], stage);
+}
+
+std::vector<Op> training_ops(const PipelinePlan& pipeline, const StageBlocks& stage,
+                             const TrainSettings& settings, const PlanOptions& options) {
   const auto micro_batches = static_cast<int>(settings.accumulation);
-  std::vector<Op> ops =
-      options.schedule ? options.schedule(stage, micro_batches) : plan_step(stage, 1);
-  if (options.schedule) require_step(ops, stage, micro_batches);
+  std::vector<Op> ops = options.schedule ? options.schedule(stage, micro_batches)
+                        : pipeline.whole_steps()
+                            ? pipeline_ops(pipeline, stage, settings, micro_batches)
+                            : plan_step(stage, 1);
+  if (options.schedule || pipeline.whole_steps()) require_step(ops, stage, micro_batches);
   const bool on_host = settings.offload.activations;
   for (const Op& op : ops) {
     if (op.keep == Keep::inputs_on_host && !on_host) {
@@ -172,17 +243,33 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   require_in_range(settings);
   require_mesh_of(settings, mesh);
   const ShardingSettings& sharding = settings.sharding;
-  ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
+  const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
+  StagesByName users;
+  PipelinePlan pipeline = plan_stages(settings, blocks, mesh, options, users);
+  const bool whole = !pipeline.whole.has_value();
+  const StageBlocks here = whole ? StageBlocks{} : stage_here(pipeline, mesh);
+  LayoutOptions layout = layout_options(settings, setup, mesh, groups.shard);
+  layout.stage = here.stage;
+  layout.stages_of = [&users](const ParameterSpec& spec) {
+    const auto found = users.find(spec.name);
+    return found == users.end() ? std::vector<int>{}
+                                : std::vector<int>(found->second.begin(), found->second.end());
+  };
   ZeroPlan plan{.groups = groups,
-                .layout = ParamLayout(blocks, layout_options(settings, setup, mesh, groups.shard))};
+                .pipeline = std::move(pipeline),
+                .layout = ParamLayout(whole ? blocks : blocks_of(here, blocks), layout)};
   for (const Unit& unit : plan.layout.units())
     if (unit.sums_holders && !unit.frozen) plan.groups.holders.insert(unit.holders);
-  plan.stage = stage_of(plan.layout);
-  plan.training = training_ops(plan.stage, settings, options);
+  plan.stage = whole ? stage_of(plan.layout) : here;
+  const StageBlocks model = whole ? plan.stage : stage_of(*plan.pipeline.whole);
+  plan.pipeline.trains = model.backward_down_to < model.blocks;
+  plan.training = training_ops(plan.pipeline, plan.stage, settings, options);
   plan.evaluation = plan_evaluation(plan.stage);
+  std::vector<int> ends;
+  for (const Chunk& chunk : plan.stage.all_chunks()) ends.push_back(chunk.end);
   plan.buckets = plan_buckets(
       plan.layout, plan.training,
-      {settings.gradients.reduce_bucket, settings.gradients.overlap_reduction ? 2 : 1});
+      {settings.gradients.reduce_bucket, settings.gradients.overlap_reduction ? 2 : 1}, ends);
   plan.parameters = {settings.precision.parameters, sharding.what.parameters,
                      sharding.gather_bucket};
   if (sharding.what.parameters) {
@@ -243,6 +330,28 @@ std::string ZeroPlan::recomputation_line() const {
   return concat("recompute forward of ", again, " of ", stage.blocks, " blocks again, in ",
                 checkpoints, checkpoints == 1 ? " group" : " groups", " of which inputs are kept",
                 on_host > 0 ? " in host memory" : "");
+}
+
+std::string ZeroPlan::pipeline_line() const {
+  if (!pipeline.whole) return "";
+  const PipelineShape& shape = pipeline.shape;
+  std::string text;
+  for (int place = 0; place < shape.stages; ++place) {
+    std::int64_t held = 0;
+    std::string blocks;
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      const auto segment = static_cast<std::size_t>(shape.segment_of(place, chunk));
+      const int begin = pipeline.bounds[segment];
+      const int end = pipeline.bounds[segment + 1];
+      append_item(blocks, " and ", begin, end - begin > 1 ? concat("-", end - 1) : "");
+      for (int block = begin; block < end; ++block)
+        for (const int index : pipeline.whole->block_parameters(block))
+          held += pipeline.whole->parameter(index).spec.shape.numel();
+    }
+    append_item(text, "; ", "stage ", place, " blocks ", blocks, ", ", format_count(held),
+                " parameters");
+  }
+  return text;
 }
 
 std::int64_t PassPlans::arena_elements() const {

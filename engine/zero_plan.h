@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/optimizer_setup.h"
+#include "zero3d/engine/pipeline/stage_plan.h"
 #include "zero3d/engine/schedule.h"
 #include "zero3d/engine/train_settings.h"
 #include "zero3d/engine/zero/bucket_plan.h"
@@ -27,8 +30,26 @@ struct PlanOptions {
       false;  ///< Debug: stages 0 and 1 sum over ranks every micro-batch, as 2 and 3 do.
   StateStoreFactory state_store = make_device_state_store;  ///< Keeps masters and moments.
   /// The operations of a step, checked by require_step; empty: plan_step, micro-batch by
-  /// micro-batch. The settings' recomputation is added to a list that has none.
+  /// micro-batch, or the settings' pipeline. The settings' recomputation is added to a list that
+  /// has none.
   std::function<std::vector<Op>(const StageBlocks& stage, int micro_batches)> schedule;
+  /// Of all blocks, for a partition by name and messages; empty: their numbers.
+  std::vector<std::string> block_names;
+};
+
+/// How the model lies in the stages of a pipeline, the same on every rank.
+struct PipelinePlan {
+  PipelineShape shape;
+  std::vector<int> bounds;          ///< The first block of each segment, then the number of blocks.
+  std::vector<std::string> names;   ///< Of all parameters of the model, in order of declaration.
+  bool trains = true;               ///< Any of them.
+  std::set<std::vector<int>> tied;  ///< The sets of stages that hold a parameter together.
+  /// All parameters, with stages alone to shard them; where there is more than one stage.
+  std::optional<ParamLayout> whole;
+
+  /// First blocks of the segments but the first.
+  std::vector<int> borders() const { return {bounds.begin() + 1, bounds.end() - 1}; }
+  bool whole_steps() const { return shape.segments() > 1; }
 };
 
 struct ZeroPlan {
@@ -36,12 +57,13 @@ struct ZeroPlan {
   static constexpr std::int64_t kPassingElements = 1 << 18;
 
   ZeroGroupSizes groups;
-  ParamLayout layout;
+  PipelinePlan pipeline;
+  ParamLayout layout;  ///< Of this stage's blocks.
   /// Backward need not go below stage.backward_down_to: no trainable parameter is there. It is the
   /// number of blocks when all are frozen.
   StageBlocks stage;
-  /// What a step runs: the whole of it where the options give a schedule, else one micro-batch's
-  /// part.
+  /// What a step runs: the whole of it where the options give a schedule or the model is a
+  /// pipeline, else one micro-batch's part.
   std::vector<Op> training;
   std::vector<Op> evaluation;
   BucketPlan buckets;
@@ -61,9 +83,12 @@ struct ZeroPlan {
   std::string precision_line() const;
   /// One line: how many blocks are computed again; "" when none is.
   std::string recomputation_line() const;
+  /// One line: the blocks and parameters of each stage; "" when there is one.
+  std::string pipeline_line() const;
 };
 
-/// `blocks[b]`: the parameters block b uses. Throws ConfigError for settings of another mesh.
+/// `blocks[b]`: the parameters block b of the model uses. Throws ConfigError for settings of
+/// another mesh, and as partition_blocks.
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                    const PlanOptions& options);

@@ -20,9 +20,9 @@ Mesh::Mesh(Communicator& world, const GridDegrees& degrees)
   }
 }
 
-bool Mesh::counts_loss() const {
+bool Mesh::first_of_its_batch() const {
   const Topology::Coordinates place = topology_.coordinates(world_.rank());
-  return place.pp == topology_.degrees().pp - 1 && place.tp == 0 && place.sp == 0;
+  return place.tp == 0 && place.sp == 0;
 }
 
 }  // namespace zero3d

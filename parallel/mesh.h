@@ -31,9 +31,9 @@ class Mesh {
 
   /// Tells and writes what is told and written once.
   bool leads() const { return world_.rank() == 0; }
-  /// The ranks of a pipeline's last stage have losses; of those that have the same, the first
-  /// counts.
-  bool counts_loss() const;
+  /// Of the ranks of a stage that read the same samples, this is the first: what they all have
+  /// counts here.
+  bool first_of_its_batch() const;
   /// A rank of the world, as Topology::describe.
   std::string describe(int rank) const { return topology_.describe(rank); }
 

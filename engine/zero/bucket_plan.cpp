@@ -10,12 +10,14 @@
 namespace zero3d {
 namespace {
 
+/// Shared by blocks, of this stage or another: it travels in a bucket of its own.
+bool is_tied(const Unit& unit) { return unit.blocks.size() > 1 || !unit.stages.empty(); }
+
 /// The trainable units that backward finishes in `block` and no other block shares, last first.
 std::vector<int> own_units(const ParamLayout& layout, int block) {
   std::vector<int> units;
   for (int unit : layout.block_units(block)) {
-    if (!layout.unit(unit).frozen && layout.unit(unit).blocks.size() == 1)
-      units.insert(units.begin(), unit);
+    if (!layout.unit(unit).frozen && !is_tied(layout.unit(unit))) units.insert(units.begin(), unit);
   }
   return units;
 }
@@ -135,21 +137,21 @@ void assign_buffers(const ParamLayout& layout, std::span<const Op> ops, int shar
   const std::vector<std::vector<Interval>> intervals = open_intervals(layout, ops, plan);
   BufferSet shared(shared_buffers);
   std::vector<BufferSet> own(plan.buckets.size(), BufferSet(1));
-  const auto is_tied = [&](const BucketPlan::Bucket& bucket) {
-    return layout.unit(bucket.slots.front().unit).blocks.size() > 1;
+  const auto has_own = [&](const BucketPlan::Bucket& bucket) {
+    return is_tied(layout.unit(bucket.slots.front().unit));
   };
   for (const std::vector<Interval>& of_micro_batch : intervals) {
     shared.restart();
     for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
       BucketPlan::Bucket& bucket = plan.buckets[i];
-      BufferSet& set = is_tied(bucket) ? own[i] : shared;
+      BufferSet& set = has_own(bucket) ? own[i] : shared;
       bucket.buffers.push_back(set.take(of_micro_batch[i], bucket.elements));
     }
   }
   shared.append_to(plan);
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
     std::vector<int>& buffers = plan.buckets[i].buffers;
-    if (is_tied(plan.buckets[i])) {
+    if (has_own(plan.buckets[i])) {
       const int first = own[i].append_to(plan);
       for (int& buffer : buffers) buffer += first;
     }
@@ -205,16 +207,17 @@ std::int64_t BucketPlan::largest_bucket() const {
 }
 
 BucketPlan plan_buckets(const ParamLayout& layout, std::span<const Op> ops,
-                        const BucketOptions& options) {
+                        const BucketOptions& options, std::span<const int> ends) {
   BucketPlan plan;
   plan.bucket_elements = size_in_force(layout, options.bucket_elements);
   Packer packer(plan);
   for (int block = layout.block_count() - 1; block >= 0; --block) {
+    if (std::find(ends.begin(), ends.end(), block + 1) != ends.end()) packer.close();
     packer.add_block(layout, own_units(layout, block));
     for (int unit : layout.block_units(block)) {
       const Unit& entry =
           layout.unit(unit);  // a tied unit is finished in the first block that uses it
-      if (!entry.frozen && entry.blocks.size() > 1 && entry.blocks.front() == block)
+      if (!entry.frozen && is_tied(entry) && entry.blocks.front() == block)
         packer.add_alone(unit, entry.padded);
     }
   }

@@ -29,7 +29,7 @@ struct BucketPlan {
         slots;  ///< In the order backward finishes them; the bucket is full when the last one is.
     std::int64_t elements = 0;  ///< Of its padded units.
     /// That of micro-batch m is buffers[m % size]. A tied unit, alive from its first use to its
-    /// last, has buffers of its own.
+    /// last or reduced apart, has buffers of its own.
     std::vector<int> buffers;
   };
   std::vector<Bucket> buckets;            ///< In order of completion.
@@ -54,7 +54,8 @@ StageBlocks stage_of(const ParamLayout& layout);
 
 /// The size in force is at most a quarter of the trainable elements (but a whole block), so that
 /// reduction overlaps backward however small the model is against the knob.
+/// No bucket has blocks of two chunks (`ends`: the block after each), whose backward is far apart.
 BucketPlan plan_buckets(const ParamLayout& layout, std::span<const Op> ops,
-                        const BucketOptions& options);
+                        const BucketOptions& options, std::span<const int> ends = {});
 
 }  // namespace zero3d

@@ -37,7 +37,7 @@ void GradientReducer::take_memory() {
   for (const BucketPlan::Bucket& bucket : plan_.buckets) {
     for (const BucketPlan::Slot& slot : bucket.slots) {
       const Unit& unit = layout_.unit(slot.unit);
-      if (options_.shard_accumulators && leaves(slot.unit)) continue;
+      if (options_.shard_accumulators && passes_on(slot.unit)) continue;
       state(slot.unit).accumulator =
           StaggeredTensor(device_.memory(), options_.accumulation_dtype,
                           options_.shard_accumulators ? unit.shard : unit.padded,
@@ -176,7 +176,7 @@ void GradientReducer::flush(std::size_t index, int micro_batch, bool last) {
     reduce_.record(buffer->free);
     buffers_.give_back(*buffer);
   }
-  if (last && !coalescing_) complete(index);
+  if (last && !coalescing_ && !is_shared_bucket(index)) complete(index);
 }
 
 /// Adds a bucket's gradients of a micro-batch to what is coalesced, or to the whole accumulators;
@@ -223,7 +223,7 @@ void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch, boo
     const Tensor& coalesced = state(entry.unit).coalesced;
     const View source =
         buckets_[index].coalesced ? coalesced.view() : slot(entry.unit, micro_batch);
-    const bool passes = !first || leaves(entry.unit);
+    const bool passes = !first || passes_on(entry.unit);
     segments.push_back({source, passes ? passing.flat(offset, shard) : reduced(entry.unit)});
     offset += shard;
   }
@@ -233,7 +233,7 @@ void GradientReducer::reduce_into_shards(std::size_t index, int micro_batch, boo
   if (offloaded_ != nullptr) reduce_.record(summed);
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const int unit = bucket.slots[i].unit;
-    if (leaves(unit)) {
+    if (passes_on(unit)) {
       partial.taken = offloaded_->add(unit, segments[i].shard, summed, first, last);
     } else if (!first) {
       kernels::add(reduce_, segments[i].shard, reduced(unit));
@@ -318,7 +318,7 @@ void GradientReducer::complete(std::size_t index) {
   for (const BucketPlan::Slot& entry : plan_.buckets[index].slots) {
     if (!leaves(entry.unit)) {
       sum_squares(reduce_, entry.unit);
-    } else if (options_.reduce_each_micro_batch) {
+    } else if (options_.reduce_each_micro_batch && passes_on(entry.unit)) {
       offloaded_->require_square_sums(entry.unit);
     } else {  // the window's, all at once
       Event summed;
@@ -335,13 +335,24 @@ void GradientReducer::complete(std::size_t index) {
 
 void GradientReducer::finish(Stream& stream) {
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
-    if (!buckets_[index].reduced) {  // the caller ended the window after the fact
-      if (!ended_ && !options_.reduce_each_micro_batch) reduce_accumulated(index);
-      complete(index);
-    }
-    stream.wait(buckets_[index].done);
+    if (buckets_[index].reduced) continue;
+    // The caller may have ended the window after the fact.
+    if (!ended_ && !options_.reduce_each_micro_batch) reduce_accumulated(index);
+    if (!is_shared_bucket(index)) complete(index);
   }
+  sum_over_stages();
+  for (const BucketState& bucket : buckets_) stream.wait(bucket.done);
   collect_square_sums(stream);
+}
+
+/// In the model's order, the same on all stages. Not before: a stage would wait here for stages
+/// that may wait for its backward.
+void GradientReducer::sum_over_stages() {
+  for (int unit = 0; unit < layout_.unit_count(); ++unit) {
+    if (layout_.unit(unit).frozen || !is_shared(unit)) continue;
+    groups_.tied.at(layout_.unit(unit).stages)->all_reduce(reduce_, reduced(unit), {});
+    complete(static_cast<std::size_t>(plan_.bucket_of[static_cast<std::size_t>(unit)]));
+  }
 }
 
 /// Those of offloaded units join the others on the device.

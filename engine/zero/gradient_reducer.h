@@ -6,7 +6,8 @@
 // and ready() after its last; backward of several micro-batches may be under way at once, as far as
 // the plan says. A full bucket is passed to the reduce stream at once. With sharded gradients
 // (stages 2 and 3) it is reduced over ranks, then added to the shard; otherwise it is added to the
-// whole accumulator, which is reduced over ranks in the last micro-batch.
+// whole accumulator, which is reduced over ranks in the last micro-batch. Reduced shards of what
+// several stages of a pipeline hold are summed over those stages at the end of the window.
 #pragma once
 
 #include <cstdint>
@@ -130,6 +131,13 @@ class GradientReducer {
   void reduce_accumulated(std::size_t bucket);
   void reduce_into_shards(std::size_t bucket, int micro_batch, bool last);
   bool leaves(int unit) const { return offloaded_ != nullptr && offloaded_->holds(unit); }
+  bool is_shared(int unit) const { return !layout_.unit(unit).stages.empty(); }
+  /// Each micro-batch's reduced gradient leaves; of what stages share, the window's does.
+  bool passes_on(int unit) const { return leaves(unit) && !is_shared(unit); }
+  bool is_shared_bucket(std::size_t bucket) const {
+    return is_shared(plan_.buckets[bucket].slots.front().unit);
+  }
+  void sum_over_stages();
   void complete(std::size_t bucket);
   void sum_squares(Stream& stream, int unit);
   void collect_square_sums(Stream& stream);

@@ -1,8 +1,11 @@
 #include "zero3d/engine/zero/groups.h"
 
+#include <algorithm>
+
 namespace zero3d {
 
-ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes) {
+ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes,
+                            const std::set<std::vector<int>>& tied) {
   Communicator& all = mesh.group(Axis::zero);
   const int rank = all.rank();
   const Subgroups shards(all.size(), sizes.shard, "sharding.ranks");
@@ -14,6 +17,12 @@ ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes) {
   groups.replica = all.split(shards.replica_color(rank), rank);
   if (sizes.secondary > 1)
     groups.secondary = groups.gather->split(secondary.shard_color(groups.gather->rank()), rank);
+  const int stage = mesh.rank(Axis::pp);
+  for (const std::vector<int>& stages : tied) {
+    const bool here = std::find(stages.begin(), stages.end(), stage) != stages.end();
+    auto made = mesh.group(Axis::pp).split(here ? 0 : 1 + stage, stage);
+    if (here) groups.tied[stages] = std::move(made);
+  }
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) groups.tensor = tensor.split(0, tensor.rank());
   for (const int holders : sizes.holders)

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "zero3d/parallel/mesh.h"
 
@@ -23,6 +24,8 @@ struct ZeroGroups {
   std::unique_ptr<Communicator> tensor;     ///< The tensor-parallel ranks, for the reduce stream.
   std::unique_ptr<Communicator> secondary;  ///< hpZ: consecutive ranks of the shard group that hold
                                             ///< a second copy; may be null.
+  /// For the reduce stream: the stages of a pipeline that hold the same parameter, by those stages.
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> tied;
 };
 
 struct ZeroGroupSizes {
@@ -31,7 +34,9 @@ struct ZeroGroupSizes {
   std::set<int> holders = {};  ///< Of units that sum over theirs: Unit::holders.
 };
 
-/// Collective. Throws Error(kInvalid) when a size does not divide the group above it.
-ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes);
+/// Collective. `tied`: every set of stages that hold a parameter together, the same on all ranks.
+/// Throws Error(kInvalid) when a size does not divide the group above it.
+ZeroGroups make_zero_groups(const Mesh& mesh, const ZeroGroupSizes& sizes,
+                            const std::set<std::vector<int>>& tied = {});
 
 }  // namespace zero3d

@@ -11,9 +11,9 @@ namespace zero3d {
 namespace {
 
 bool belongs(const Unit& unit, const LayoutParameter& parameter) {
-  return unit.blocks == parameter.blocks && unit.frozen == parameter.spec.frozen &&
-         unit.persistent == parameter.persistent && unit.group == parameter.group &&
-         unit.holders == parameter.placement.holders &&
+  return unit.stages.empty() && parameter.stages.empty() && unit.blocks == parameter.blocks &&
+         unit.frozen == parameter.spec.frozen && unit.persistent == parameter.persistent &&
+         unit.group == parameter.group && unit.holders == parameter.placement.holders &&
          unit.sums_holders == parameter.sums_holders &&
          unit.length + round_up(parameter.numel(), ParamLayout::kAlignment) <=
              ParamLayout::kMaxUnitElements;
@@ -66,7 +66,11 @@ void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
       if (added) {
         LayoutParameter parameter;
         parameter.spec = spec;
-        parameter.placement = place_parameter(spec, options.placement);
+        PlacementOptions placement = options.placement;
+        if (options.stages_of) parameter.stages = options.stages_of(spec);
+        if (parameter.stages.size() < 2) parameter.stages.clear();
+        placement.copy = !parameter.stages.empty() && parameter.stages.front() != options.stage;
+        parameter.placement = place_parameter(spec, placement);
         parameter.sums_holders =
             parameter.placement.holders > 1 &&
             (spec.shared_gradient == SharedGradient::of_heads ||
@@ -114,6 +118,7 @@ void ParamLayout::form_units() {
       unit.persistent = parameter.persistent;
       unit.holders = parameter.placement.holders;
       unit.owned = parameter.placement.owned;
+      unit.stages = parameter.stages;
       unit.sums_holders = parameter.sums_holders;
       units_.push_back(std::move(unit));
     } else {

@@ -3,7 +3,7 @@
 // declared parameters and the options; names, shapes and this map are all a checkpoint needs.
 //
 // A unit holds the parameters of one block that share tie, frozen, persistence, optimizer group and
-// holders.
+// holders; one that other stages of a pipeline hold too is alone in its unit.
 // Each parameter starts at a multiple of kAlignment elements, and shards are equal multiples of it:
 // a block of the gradient norm never crosses a boundary, so no knob that moves boundaries can
 // change a result. Gaps and the tail are padding, always zero.
@@ -29,6 +29,9 @@ struct LayoutOptions {
   /// The optimizer group of a parameter; all in group 0 when empty.
   std::function<int(const ParameterSpec&)> group_of;
   PlacementOptions placement;
+  /// The stages of a pipeline that use a parameter, ascending; of this rank alone when empty.
+  std::function<std::vector<int>(const ParameterSpec&)> stages_of;
+  int stage = 0;  ///< Of this rank.
   bool splits_sequence = false;  ///< Tensor-parallel ranks have rows of their own: SharedGradient.
 };
 
@@ -41,6 +44,9 @@ struct LayoutParameter {
   bool persistent = false;
   bool sums_holders = false;
   std::vector<int> blocks;  ///< Blocks that use it, ascending; more than one: tied.
+  /// Where it is tied to blocks of other stages: all stages that hold it, ascending. The first owns
+  /// it, and it has a unit of its own, laid out alike in all of them.
+  std::vector<int> stages;
 
   std::int64_t numel() const { return placement.stored.numel(); }  ///< On this rank, with padding.
   /// The stored parameter in a view of its whole unit.
@@ -63,6 +69,7 @@ struct Unit {
   int holders = 1;            ///< Of each of its parameters, as `owned`: Placement.
   bool sums_holders = false;  ///< What they write as gradients are parts: SharedGradient.
   bool owned = true;
+  std::vector<int> stages;  ///< Of its parameter, where other stages hold it too.
 };
 
 /// Elements [first, first + count) of a stored parameter lie at `offset` of a range of its unit.

@@ -18,9 +18,14 @@ struct ModelPart {
   /// Per unit: of the ranks with the same elements of it, this one's count. Each replica group has
   /// one, and where tensor parallelism does not cut the unit, each of its groups.
   std::vector<bool> owner;
+  /// The same among the ranks of this stage of a pipeline, which may not own what it holds.
+  std::vector<bool> stage_owner;
+  bool counts_loss = true;  ///< This rank's losses count: of those that have the same, the first.
 };
 
-/// The part of a rank whose layout holds all parameters of the model.
-ModelPart find_model_part(const ParamLayout& layout, const Mesh& mesh, const ZeroGroups& groups);
+/// `names`: of the whole model's parameters, in order of declaration. `ends_model`: this rank has
+/// its last block.
+ModelPart find_model_part(const ParamLayout& layout, std::vector<std::string> names,
+                          bool ends_model, const Mesh& mesh, const ZeroGroups& groups);
 
 }  // namespace zero3d

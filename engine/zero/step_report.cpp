@@ -64,7 +64,7 @@ StepReport StepReporter::exchange(Stream& stream, const ConstView& squares) {
   kernels::exact_sums(stream, squares, counted,
                       field(offsetof(Part, squares), DType::u8, sizeof(ExactSum)),
                       field(offsetof(Part, bad_parameter), DType::i64, 2));
-  if (!std::exchange(losses_started_, false) || !mesh_.counts_loss())
+  if (!std::exchange(losses_started_, false) || !model_part_.counts_loss)
     device_.fill_zero(stream, field(offsetof(Part, losses), DType::f64, 2));
   mesh_.world().all_gather(stream, mine_.view(), all_.view());
   const Readback all(stream, all_);

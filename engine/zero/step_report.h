@@ -28,7 +28,7 @@ struct StepReport {
 };
 
 /// Collects this rank's part on streams and exchanges it with all ranks of the mesh. The norm is
-/// summed over owners (ModelPart), the loss over the ranks that Mesh::counts_loss names. Squares
+/// summed over owners (ModelPart), the loss over the ranks whose losses count there. Squares
 /// are added in fp64 by blocks of 1,024 and those exactly (ExactSum), so the norm is the same bits
 /// however units are cut.
 class StepReporter {

@@ -31,7 +31,7 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const 
     first_block_[static_cast<std::size_t>(unit)] = blocks;
     for (int index : entry.parameters)
       place_[static_cast<std::size_t>(index)] = static_cast<std::size_t>(parameters++);
-    const bool counts = part.owner[static_cast<std::size_t>(unit)];
+    const bool counts = part.stage_owner[static_cast<std::size_t>(unit)];
     for (const ParameterRun& run : layout.runs(unit, part.shard * entry.shard, entry.shard)) {
       const auto place = static_cast<std::int64_t>(place_[static_cast<std::size_t>(run.parameter)]);
       if (counts)

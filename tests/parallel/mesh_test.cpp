@@ -42,7 +42,7 @@ void expect_groups_of_topology(const GridDegrees& degrees) {
   const int ranks = degrees.dp * degrees.tp * degrees.pp * degrees.sp;
   auto worlds = make_thread_communicators(ranks);
   std::atomic<int> splits = 0;
-  std::atomic<int> losses = 0;
+  std::atomic<int> firsts = 0;
   std::vector<std::shared_ptr<Communicator>> shared;
   for (auto& world : worlds) shared.push_back(std::move(world));
   std::vector<std::jthread> threads;
@@ -56,11 +56,11 @@ void expect_groups_of_topology(const GridDegrees& degrees) {
         EXPECT_EQ(mesh.size(axis), mesh.topology().degree(axis));
         EXPECT_EQ(expected.at(static_cast<std::size_t>(mesh.rank(axis))), rank);
       }
-      if (mesh.counts_loss()) ++losses;
+      if (mesh.first_of_its_batch()) ++firsts;
     });
   }
   threads.clear();
-  EXPECT_EQ(losses, degrees.dp) << "one for each data-parallel place";
+  EXPECT_EQ(firsts, degrees.dp * degrees.pp) << "one for each stage and data-parallel place";
   // Sets of ranks between one rank and the world that the axes name.
   const Topology topology(ranks, degrees);
   std::set<std::vector<int>> groups;
@@ -92,7 +92,7 @@ TEST(Mesh, WithoutDegreesIsDataParallel) {
     EXPECT_EQ(&mesh.group(Axis::dp), &world);
     EXPECT_EQ(&mesh.group(Axis::zero), &world);
     EXPECT_EQ(mesh.size(Axis::model), 1);
-    EXPECT_TRUE(mesh.counts_loss());
+    EXPECT_TRUE(mesh.first_of_its_batch());
     EXPECT_EQ(mesh.leads(), world.rank() == 0);
     EXPECT_EQ(mesh.describe(2), "rank 2");
   });

@@ -92,7 +92,7 @@ struct RunResult {
   ModelState state;
   /// Averaged gradients after every step, filled when the loop is the default one.
   std::vector<std::map<std::string, std::vector<float>>> gradients;
-  std::vector<CommVolume> volumes;        ///< Per step, of rank 0 (checked equal on all).
+  std::vector<CommVolume> volumes;        ///< Per step, of rank 0 (of all without a pipeline).
   CommVolume setup_volume;                ///< Before the first step.
   std::vector<MemoryUse> memory;          ///< Per rank, after the last step.
   std::vector<MemoryUse> pinned_memory;   ///< The same.
