@@ -85,7 +85,8 @@ BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Devi
       device_(device),
       compute_(compute),
       options_(options),
-      kept_inputs_(device, compute, options.host) {
+      kept_inputs_(device, compute, options.host,
+                   options.splits_kept ? options.tp : TensorParallel()) {
   for (const auto& block : blocks_) {
     std::vector<bool>& adds = adds_gradient_.emplace_back();
     for (const ParameterSpec& spec : block->parameters()) adds.push_back(spec.adds_gradient);

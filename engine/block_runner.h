@@ -33,6 +33,7 @@ struct RunnerOptions {
   int backward_down_to = 0;  ///< The first block with a trainable parameter.
   HostTier host;             ///< For inputs that forward keeps on the host.
   TensorParallel tp = {};
+  bool splits_kept = false;  ///< Of kept inputs, over the ranks of `tp`.
 };
 
 class BlockRunner {

@@ -47,7 +47,7 @@ class DryParameters final : public ParameterAccess {
 
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const TensorParallel& tp) {
+                                      std::int64_t sequence, const DryRunRank& rank) {
   const std::unique_ptr<Device> device = make_meta_device();
   // The host tier of addresses too: a run may keep more than this machine's memory holds.
   const std::unique_ptr<Device> host = make_meta_device();
@@ -59,7 +59,8 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   const std::int64_t fixed = device->memory().use().current;
   const StageBlocks stage = stage_of(layout);
   RunnerOptions options{dtype, 0, stage.backward_down_to, {}};
-  options.tp = TensorParallel(tp.rank(), tp.size(), nullptr, tp.splits_sequence());
+  options.tp = rank.tp.without_links();
+  options.splits_kept = rank.splits_kept;
   options.host = {&host->memory(), compute.get(), compute.get()};
   BlockRunner runner(module, parameters, *device, *compute, options);
 

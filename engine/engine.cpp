@@ -117,6 +117,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   require_mesh_fits(module, mesh.topology());
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
+  if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
   model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options);
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
   const RankStreams& streams = model_->streams();
@@ -126,7 +127,8 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                     mesh.world().rank(),
                     model_->plan().stage.backward_down_to,
                     {&device.memory(Tier::pinned), streams.copy_in.get(), streams.copy_out.get()},
-                    tensor_parallel(tp_group_.get())});
+                    tensor_parallel(),
+                    settings.split_kept});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   last_step_end_ns_ = now_ns();
@@ -137,11 +139,14 @@ Engine::~Engine() = default;
 ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence,
-                               tensor_parallel(nullptr));
+                               {tensor_parallel().without_links(), settings_.split_kept});
 }
 
-TensorParallel Engine::tensor_parallel(Communicator* group) const {
-  return {mesh_.rank(Axis::tp), mesh_.size(Axis::tp), group, settings_.split_rows};
+TensorParallel Engine::tensor_parallel() const {
+  return {mesh_.rank(Axis::tp),
+          mesh_.size(Axis::tp),
+          {tp_group_.get(), tp_beside_.get(), model_->streams().tp.get()},
+          settings_.split_rows};
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {

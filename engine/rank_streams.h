@@ -11,10 +11,11 @@
 namespace zero3d {
 
 struct RankStreams {
-  explicit RankStreams(Device& device, bool offloads = false)
+  explicit RankStreams(Device& device, bool offloads = false, bool sums_beside = false)
       : compute(device.create_stream("compute")),
         gather(device.create_stream("gather")),
         reduce(device.create_stream("reduce")) {
+    if (sums_beside) tp = device.create_stream("tp");
     if (!offloads) return;
     copy_in = device.create_stream("copy in");
     copy_out = device.create_stream("copy out");
@@ -23,7 +24,7 @@ struct RankStreams {
 
   std::vector<Stream*> all() const {
     std::vector<Stream*> streams;
-    for (const auto* stream : {&compute, &reduce, &copy_out, &host, &copy_in, &gather})
+    for (const auto* stream : {&compute, &tp, &reduce, &copy_out, &host, &copy_in, &gather})
       if (*stream != nullptr) streams.push_back(stream->get());
     return streams;
   }
@@ -35,6 +36,7 @@ struct RankStreams {
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Stream> gather;
   std::unique_ptr<Stream> reduce;
+  std::unique_ptr<Stream> tp;  ///< Sums of tensor-parallel ranks beside compute; or null.
   // Null where nothing is offloaded.
   std::unique_ptr<Stream> copy_in;
   std::unique_ptr<Stream> copy_out;

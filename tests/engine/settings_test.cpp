@@ -39,10 +39,11 @@ void for_each_field(OffloadSettings& offload, const Use& use) {
 template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
-  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, sharding,
-         gradients, precision, recomputation, offload, optimizer, schedule, tile, log_every] =
-      settings;
-  all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, tile, log_every);
+  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept,
+         sharding, gradients, precision, recomputation, offload, optimizer, schedule, tile,
+         log_every] = settings;
+  all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
+      log_every);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
