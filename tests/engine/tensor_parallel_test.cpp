@@ -154,8 +154,11 @@ TEST(TensorParallel, PartsOfKeptInputsChangeNoBitAndTakeLess) {
     return run.estimates[0][Tier::device][Category::activations];
   };
   EXPECT_LT(kept(parts), kept(whole));
-  for (const RunResult* run : {&parts, &host})
-    EXPECT_EQ(run->memory[0].categories[Category::activations].peak, kept(*run));
+  for (const RunResult* run : {&parts, &host}) {
+    const MemoryEstimate& plan = run->estimates[0];
+    const std::int64_t exports = plan[Tier::device][Category::gathered_parameters];
+    EXPECT_EQ(run->memory[0].peak + exports, plan.total());
+  }
 }
 
 TEST(TensorParallel, WholeMatricesAreOrthogonalised) {
@@ -230,7 +233,8 @@ TEST(TensorParallel, NormsOfWholeTensorsAndReducedPrecisionsWork) {
 /// convention.
 TEST(TensorParallel, WhatTravelsIsWhatTheFormulaSays) {
   constexpr std::int64_t kTokens = kRows * kNanoSequence;
-  for (const ModelConfig& model : nano_families()) {
+  for (const std::size_t family : {0, 4, 5}) {
+    const ModelConfig model = nano_families()[family];
     const int tp = 4, micro_batches = 2;
     for (const bool recomputes : {false, true}) {
       MeshRun run{.tp = tp, .dp = 1, .micro_batches = micro_batches, .steps = 2};
@@ -390,10 +394,10 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
 }
 
 TEST(TensorParallel, ExportsAreTheFilesOfOneRank) {
-  for (const ModelConfig& model : nano_families()) {
+  for (const std::size_t family : {0, 1, 4}) {
+    const ModelConfig model = nano_families()[family];
     std::map<std::string, std::string> expected;
-    for (const auto& [tp, dp] :
-         {std::pair(1, 1), std::pair(4, 1), std::pair(2, 2), std::pair(8, 1)}) {
+    for (const auto& [tp, dp] : {std::pair(1, 1), std::pair(2, 2), std::pair(8, 1)}) {
       SCOPED_TRACE(concat(name_of(model), ", tp ", tp, ", dp ", dp));
       const TemporaryFolder folder;
       const MeshRun run{.tp = tp,
