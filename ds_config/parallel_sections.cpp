@@ -9,16 +9,12 @@ namespace {
 
 constexpr std::nullopt_t none = std::nullopt;
 
+bool shares_layers(const Config& c) { return c.degrees.tp > 1; }
+
 constexpr std::array kActivationRows = {
     flag("partition_activations", false,
-         "Keep each block's inputs alone, and compute its forward again before its backward. Not "
-         "done "
-         "yet: to split what is kept over the tensor-parallel ranks; one rank has it whole.")
-        .partly("split what is kept of the forward pass over the tensor-parallel ranks",
-                [](const Config& c) {
-                  return c.flag("activation_checkpointing.partition_activations") &&
-                         c.degrees.tp > 1;
-                }),
+         "Keep each block's inputs alone, and compute its forward again before its backward. Of "
+         "what is kept, each tensor-parallel rank has a part."),
     integer(
         "number_checkpoints", none,
         "Blocks are dealt to so many groups, of which only the inputs are kept; forward of a group "
@@ -116,8 +112,9 @@ constexpr std::array kTensorParallelRows = strictly(std::array{
         .at_least(0)
         .or_auto()
         .unquoted(),
-    flag("tp_overlap_comm", false, "Sum products over ranks beside the next part of them.")
-        .not_yet("sum products over ranks beside the next part of them"),
+    flag("tp_overlap_comm", false,
+         "Sum products over ranks beside the next part of them, on a stream of its own.")
+        .only("only with a tp degree above 1", shares_layers),
     flag("vocab_parallel_lm_head", none,
          "Split the output head by vocabulary, with a distributed loss. Here it always is, and the "
          "embedding with it.")

@@ -261,6 +261,9 @@ TrainSettings SettingsReader::read() {
   settings.tp = config_.degrees.tp;
   settings.pp = config_.degrees.pp;
   settings.sp = config_.degrees.sp;
+  settings.overlap_tp = settings.tp > 1 && config_.flag("tensor_parallel.tp_overlap_comm");
+  settings.split_kept =
+      settings.tp > 1 && config_.flag("activation_checkpointing.partition_activations");
   settings.split_rows = settings.tp > 1 && config_.flag("zero3d.sequence_parallel");
   settings.sharding = sharding();
   settings.gradients = gradients();

@@ -87,7 +87,8 @@ BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Devi
       device_(device),
       compute_(compute),
       options_(options),
-      kept_inputs_(device, compute, options.host) {
+      kept_inputs_(device, compute, options.host,
+                   options.splits_kept ? options.tp : TensorParallel()) {
   for (int index = 0; index < options.stage.blocks; ++index) {
     const auto in_model = static_cast<std::size_t>(options.stage.block_in_model(index));
     blocks_.push_back(module.blocks()[in_model].get());

@@ -39,6 +39,7 @@ struct RunnerOptions {
   HostTier host = {};           ///< For inputs that forward keeps on the host.
   StageLinks* links = nullptr;  ///< Where the stage has neighbours.
   TensorParallel tp = {};
+  bool splits_kept = false;  ///< Of kept inputs, over the ranks of `tp`.
 };
 
 class BlockRunner {

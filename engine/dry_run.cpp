@@ -35,7 +35,7 @@ std::vector<GradientTarget> DryParameters::gradients(const Op& op) {
 
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const TensorParallel& tp,
+                                      std::int64_t sequence, const DryRunRank& rank,
                                       const StageBlocks& stage, const Borders& borders) {
   const std::unique_ptr<Device> device = make_meta_device();
   // The host tier of addresses too: a run may keep more than this machine's memory holds.
@@ -47,7 +47,8 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
                    Category::batches);
   const std::int64_t fixed = device->memory().use().current;
   RunnerOptions options{.dtype = dtype, .stage = stage};
-  options.tp = TensorParallel(tp.rank(), tp.size(), nullptr, tp.splits_sequence());
+  options.tp = rank.tp.without_links();
+  options.splits_kept = rank.splits_kept;
   options.host = {&host->memory(), compute.get(), compute.get()};
   StageLinks links(*compute, *compute);  // what is received or sent takes its memory all the same
   options.links = &links;

@@ -37,17 +37,23 @@ struct ActivationBytes {
   std::int64_t pinned = 0;  ///< Of inputs that are kept on the host.
 };
 
+/// What rank runs them.
+struct DryRunRank {
+  TensorParallel tp = {};
+  bool splits_kept = false;
+};
+
 /// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
 /// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
 /// sequence], on such a tensor-parallel rank. `borders`: what the stage receives and sends with
 /// such batches. What blocks throw for them goes on.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const TensorParallel& tp,
+                                      std::int64_t sequence, const DryRunRank& rank,
                                       const StageBlocks& stage, const Borders& borders);
 /// Of a module that runs whole.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const TensorParallel& tp = {});
+                                      std::int64_t sequence, const DryRunRank& rank = {});
 
 }  // namespace zero3d

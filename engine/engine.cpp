@@ -117,6 +117,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   require_mesh_fits(module, mesh.topology());
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
+  if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
   for (const auto& block : module.blocks()) options_.block_names.push_back(block->name());
   model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
@@ -134,7 +135,8 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                     model_->plan().stage,
                     {&device.memory(Tier::pinned), streams.copy_in.get(), streams.copy_out.get()},
                     links_.get(),
-                    tensor_parallel(tp_group_.get())});
+                    tensor_parallel(),
+                    settings.split_kept});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   last_step_end_ns_ = now_ns();
@@ -145,11 +147,15 @@ Engine::~Engine() = default;
 ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence,
-                               tensor_parallel(nullptr), plan.stage, borders({batch, sequence}));
+                               {tensor_parallel().without_links(), settings_.split_kept},
+                               plan.stage, borders({batch, sequence}));
 }
 
-TensorParallel Engine::tensor_parallel(Communicator* group) const {
-  return {mesh_.rank(Axis::tp), mesh_.size(Axis::tp), group, settings_.split_rows};
+TensorParallel Engine::tensor_parallel() const {
+  return {mesh_.rank(Axis::tp),
+          mesh_.size(Axis::tp),
+          {tp_group_.get(), tp_beside_.get(), model_->streams().tp.get()},
+          settings_.split_rows};
 }
 
 /// Of a model that is in one piece: none.
@@ -158,7 +164,8 @@ const Borders& Engine::borders(const Shape& shape) const {
   const ZeroPlan& plan = model_->plan();
   if (made && plan.pipeline.whole) {
     entry->second = infer_borders(module_, *plan.pipeline.whole, plan.pipeline.borders(),
-                                  plan.dtype(), tensor_parallel(nullptr), shape[0], shape[1]);
+                                  plan.dtype(), tensor_parallel().without_links(), shape[0],
+                                  shape[1]);
   }
   return entry->second;
 }

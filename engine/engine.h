@@ -166,7 +166,7 @@ class Engine {
   static void require_batch(const MicroBatch& batch);
   void accept(std::span<const MicroBatch> batches);
   void require_same_inputs(const MicroBatch& batch);
-  TensorParallel tensor_parallel(Communicator* group) const;
+  TensorParallel tensor_parallel() const;
   void plan_for(const Shape& shape);
   ActivationBytes activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   const Borders& borders(const Shape& shape) const;
@@ -193,7 +193,9 @@ class Engine {
   const Mesh& mesh_;
   Device& device_;
   EngineOptions options_;
-  std::unique_ptr<Communicator> tp_group_;  ///< For blocks, on the compute stream; null: alone.
+  // For blocks, on the compute stream and beside it; null: alone, or all on the former.
+  std::unique_ptr<Communicator> tp_group_;
+  std::unique_ptr<Communicator> tp_beside_;
   bool compared_inputs_ = false;
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<StageLinks> links_;  ///< Null where there is one stage.

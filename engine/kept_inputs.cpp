@@ -45,8 +45,18 @@ KeptInputs::~KeptInputs() {
 void KeptInputs::keep(int block, int micro_batch, const Values& values, bool on_host) {
   ZERO3D_CHECK(!on_host || host_.copy_out != nullptr, "inputs kept on the host have streams there");
   Entry entry;
-  entry.on_device = allocate_like(values, device_.memory(), compute_);
-  enqueue_copies(device_, compute_, values, entry.on_device);
+  for (const Tensor& value : values) {
+    Tensor& kept = entry.on_device.emplace_back();
+    entry.shapes.push_back(value.defined() ? value.shape() : Shape());
+    if (!value.defined()) continue;
+    ConstView part = value.view();
+    if (divides(value.shape())) {
+      const std::int64_t elements = value.numel() / tp_.size();
+      part = part.flat(tp_.rank() * elements, elements);
+    }
+    kept = Tensor(device_.memory(), compute_, value.dtype(), part.shape(), Category::activations);
+    device_.copy(compute_, kept, part);
+  }
   if (on_host) move_out(entry);
   entries_.insert_or_assign({micro_batch, block}, std::move(entry));
 }
@@ -81,8 +91,21 @@ Values KeptInputs::take(int block, int micro_batch) {
   ZERO3D_CHECK(entry.on_host.empty(), "kept inputs are fetched before they are used");
   if (entry.copied.recorded()) compute_.wait(entry.copied);
   Values values = std::move(entry.on_device);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i].defined() && divides(entry.shapes[i]))
+      values[i] = join(std::move(values[i]), entry.shapes[i]);
   entries_.erase({micro_batch, block});
   return values;
+}
+
+/// The whole of what ranks kept parts of.
+Tensor KeptInputs::join(Tensor part, const Shape& shape) const {
+  Tensor whole(device_.memory(), compute_, part.dtype(), shape, Category::activations);
+  tp_.all_gather(compute_, part, whole);
+  Event joined;
+  compute_.record(joined);
+  part.used_on(joined);  // the others read it until then
+  return whole;
 }
 
 void KeptInputs::drop(int micro_batch) {

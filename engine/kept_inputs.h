@@ -20,8 +20,10 @@ struct HostTier {
 
 class KeptInputs {
  public:
-  KeptInputs(Device& device, Stream& compute, const HostTier& host)
-      : device_(device), compute_(compute), host_(host) {}
+  /// Where `tp` are several, each of those ranks keeps an equal part of every input, which all of
+  /// them hold alike, as far as it has equal parts.
+  KeptInputs(Device& device, Stream& compute, const HostTier& host, const TensorParallel& tp = {})
+      : device_(device), compute_(compute), host_(host), tp_(tp) {}
   ~KeptInputs();
   KeptInputs(const KeptInputs&) = delete;
   KeptInputs& operator=(const KeptInputs&) = delete;
@@ -40,18 +42,24 @@ class KeptInputs {
 
  private:
   struct Entry {
+    std::vector<Shape> shapes;  ///< Of the whole inputs.
     Values on_device;
     Values on_host;
     Event copied;  ///< The last copy between the two, if there was one.
   };
   using Key = std::pair<int, int>;  // micro-batch, block
 
+  bool divides(const Shape& shape) const {
+    return !tp_.alone() && !tp_.splits_sequence() && shape.numel() % tp_.size() == 0;
+  }
+  Tensor join(Tensor part, const Shape& shape) const;
   void move_out(Entry& entry);
   Entry& entry_of(int block, int micro_batch);
 
   Device& device_;
   Stream& compute_;
   HostTier host_;
+  TensorParallel tp_;
   std::map<Key, Entry> entries_;
 };
 

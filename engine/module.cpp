@@ -38,25 +38,82 @@ Shape BlockContext::shape_inside(Shape x) const {
   return x;
 }
 
-Tensor BlockContext::all_rows(const ConstView& x) const {
+Tensor BlockContext::all_rows(Tensor& x) const {
   Tensor all = allocate(x.dtype(), shape_inside(x.shape()));
   tp_.gather_rows(stream(), x, all);
+  read_by_others(x);
   return all;
 }
 
-Tensor BlockContext::leave(Tensor y) const {
-  if (!tp_.splits_sequence()) {
-    tp_.sum(stream(), y);
-    return y;
-  }
+void BlockContext::read_by_others(Tensor& x) const {
+  Event read;
+  stream().record(read);
+  x.used_on(read);
+}
+
+/// For this rank's rows of `y`; `y` itself where that is all.
+Tensor BlockContext::rows_that_leave(const Tensor& y) const {
+  if (!tp_.splits_sequence()) return Tensor();
   Shape share = y.shape();
   if (share[1] % tp_.size() != 0)
     throw_invalid(concat("a sequence of ", share[1], " tokens cannot be split over ", tp_.size(),
                          " tensor-parallel ranks; give samples of a multiple of ", tp_.size(),
                          ", or turn sequence_parallel off"));
   share[1] /= tp_.size();
-  Tensor mine = allocate(y.dtype(), share);
+  return allocate(y.dtype(), share);
+}
+
+Tensor BlockContext::leave(Tensor y) const {
+  Tensor mine = rows_that_leave(y);
+  return leave(std::move(y), std::move(mine));
+}
+
+Tensor BlockContext::leave(Tensor y, Tensor mine) const {
+  if (!mine.defined()) {
+    tp_.sum(stream(), y);
+    return y;
+  }
   tp_.scatter_sums(stream(), y, mine);
+  read_by_others(y);
+  return mine;
+}
+
+Tensor BlockContext::leave(Tensor y, const ProductOfRows& product) const {
+  constexpr std::int64_t kParts = 2;
+  const std::int64_t width = y.shape().last();
+  const auto rows = [width](const View& all, std::int64_t first, std::int64_t count) {
+    return all.flat(first * width, count * width).reshaped({count, width});
+  };
+  // Rows that leave by themselves: any, or those of whole samples.
+  const std::int64_t unit = tp_.splits_sequence() ? y.shape()[1] : 1;
+  const std::int64_t units = y.shape().rows() / unit;
+  if (tp_.alone()) {
+    product(0, y.view().reshaped({unit * units, width}));
+    return y;
+  }
+  Tensor mine = rows_that_leave(y);
+  std::vector<Event> summed;
+  // The same parts whether sums overlap or not: a product's bits may depend on how many rows it
+  // has.
+  for (std::int64_t part = 0; part < kParts; ++part) {
+    const std::int64_t first = units * part / kParts, count = units * (part + 1) / kParts - first;
+    if (count == 0) continue;
+    const View piece = rows(y, first * unit, count * unit);
+    product(first * unit, piece);
+    if (!tp_.overlaps()) continue;
+    if (!mine.defined()) {
+      summed.push_back(tp_.sum_beside(stream(), piece));
+      continue;
+    }
+    const std::int64_t share = mine.numel() / units;
+    summed.push_back(tp_.scatter_sums_beside(
+        stream(), piece.reshaped({count, unit, width}),
+        mine.view().flat(first * share, count * share).reshaped({count, mine.shape()[1], width})));
+  }
+  if (!tp_.overlaps()) return leave(std::move(y), std::move(mine));
+  for (const Event& event : summed) stream().wait(event);
+  if (!mine.defined()) return y;
+  read_by_others(y);
   return mine;
 }
 

@@ -101,10 +101,16 @@ class BlockContext {
   /// Of `x` outside of one: the shape in it, and where the sequence is split, the rows of all
   /// ranks.
   Shape shape_inside(Shape x) const;
-  Tensor all_rows(const ConstView& x) const;
+  Tensor all_rows(Tensor& x) const;
+  /// Other ranks read `x` in what has been enqueued: whoever gets its bytes next comes after that.
+  void read_by_others(Tensor& x) const;
   /// Out of one: the sum over ranks of `y` [B, T, ...], of this rank's rows. Of a gradient: into
   /// what came by enter, as enter is into the gradient of what leave gave.
   Tensor leave(Tensor y) const;
+  /// The same of what `product` writes to rows [first, first + y.shape().rows()) of `y`, as a
+  /// matrix: where sums overlap products, it is asked for them part by part.
+  using ProductOfRows = std::function<void(std::int64_t first, const View& y)>;
+  Tensor leave(Tensor y, const ProductOfRows& product) const;
 
   Tensor allocate(DType dtype, const Shape& shape,
                   Category category = Category::activations) const {
@@ -152,6 +158,8 @@ class BlockContext {
     require_declared(index);
     if (index >= trains_.size()) throw_not_backward(index);
   }
+  Tensor rows_that_leave(const Tensor& y) const;
+  Tensor leave(Tensor y, Tensor mine) const;
   // Error(kInvalid), by the block's name.
   [[noreturn]] void throw_undeclared(std::size_t index) const;
   [[noreturn]] void throw_not_backward(std::size_t index) const;

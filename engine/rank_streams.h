@@ -11,16 +11,24 @@
 
 namespace zero3d {
 
+/// What runs beside the three that every rank has.
+struct StreamsBeside {
+  bool offloads = false;
+  bool transfers = false;  ///< Between stages.
+  bool sums = false;       ///< Of tensor-parallel ranks.
+};
+
 struct RankStreams {
-  explicit RankStreams(Device& device, bool offloads = false, bool transfers = false)
+  explicit RankStreams(Device& device, const StreamsBeside& beside = {})
       : compute(device.create_stream("compute")),
         gather(device.create_stream("gather")),
         reduce(device.create_stream("reduce")) {
-    if (transfers) {
+    if (beside.sums) tp = device.create_stream("tp");
+    if (beside.transfers) {
       send = device.create_stream("send");
       receive = device.create_stream("receive");
     }
-    if (!offloads) return;
+    if (!beside.offloads) return;
     copy_in = device.create_stream("copy in");
     copy_out = device.create_stream("copy out");
     host = device.create_host_stream("host");
@@ -29,7 +37,7 @@ struct RankStreams {
   std::vector<Stream*> all() const {
     std::vector<Stream*> streams;
     for (const auto* stream :
-         {&compute, &reduce, &copy_out, &host, &copy_in, &gather, &receive, &send})
+         {&compute, &tp, &reduce, &copy_out, &host, &copy_in, &gather, &receive, &send})
       if (*stream != nullptr) streams.push_back(stream->get());
     return streams;
   }
@@ -41,6 +49,7 @@ struct RankStreams {
   std::unique_ptr<Stream> compute;
   std::unique_ptr<Stream> gather;
   std::unique_ptr<Stream> reduce;
+  std::unique_ptr<Stream> tp;  ///< Sums of tensor-parallel ranks beside compute; or null.
   // Null where nothing is offloaded.
   std::unique_ptr<Stream> copy_in;
   std::unique_ptr<Stream> copy_out;

@@ -40,7 +40,9 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
                             groups_)),
       budget_(smallest_budget(mesh, device.memory())),
       host_budget_(smallest_budget(mesh, device.memory(Tier::pinned))),
-      streams_(device, settings.offload.on(), plan_.pipeline.whole.has_value()) {
+      streams_(device, {.offloads = settings.offload.on(),
+                        .transfers = plan_.pipeline.whole.has_value(),
+                        .sums = settings.overlap_tp && mesh.size(Axis::tp) > 1}) {
   if (mesh.leads()) {
     for (const std::string& warning : setup_.warnings()) log_warning(warning);
   }

@@ -160,7 +160,6 @@ class ShardedModel final : public ParameterAccess {
   /// Back to where it was; nothing to do without offload_states().
   void reload_states();
 
-  const ModelPart& part() const { return part_; }
   StepTimes& times() { return times_; }
   /// Of this rank, so far.
   OffloadUse offload_use() const;

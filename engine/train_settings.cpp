@@ -140,6 +140,7 @@ std::string describe(const TrainSettings& settings) {
   out.add("partition", describe(settings.pipeline.partition));
   out.add("rows split over tensor-parallel ranks", settings.split_rows);
   out.add("overlapped tensor-parallel sums", settings.overlap_tp);
+  out.add("kept inputs in parts", settings.split_kept);
   add(out, settings.sharding);
   add(out, settings.gradients);
   add(out, settings.precision);

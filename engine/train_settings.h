@@ -89,6 +89,7 @@ struct TrainSettings {
   /// Outside parallel regions tensor-parallel ranks each have rows of their own: TensorParallel.
   bool split_rows = false;
   bool overlap_tp = false;  ///< Sums of tensor-parallel ranks beside the products they are of.
+  bool split_kept = false;  ///< Of inputs kept for recomputation each such rank keeps a part.
   ShardingSettings sharding;
   GradientSettings gradients;
   PrecisionSettings precision;

@@ -38,11 +38,12 @@ void take_loss(BlockContext& context, const ConstView& logits, const ConstView& 
   if (context.tp().alone())
     return kernels::cross_entropy_forward(context.stream(), logits, targets, log_sum, loss);
   const std::int64_t rows = logits.shape()[0];
-  const Tensor mine = context.allocate(DType::f32, {3, rows});
+  Tensor mine = context.allocate(DType::f32, {3, rows});
   const Tensor all = context.allocate(DType::f32, {ranks, 3, rows});
   kernels::cross_entropy_statistics(context.stream(), logits, targets,
                                     part_of(context, logits.shape()[1], vocabulary), mine);
   context.tp().all_gather(context.stream(), mine, all);
+  context.read_by_others(mine);
   kernels::cross_entropy_join(context.stream(), all, targets, log_sum, loss);
 }
 
@@ -52,6 +53,7 @@ Tensor join_columns(BlockContext& context, Tensor logits, std::int64_t vocabular
   const std::int64_t rows = logits.shape()[0], stored = logits.shape()[1];
   const Tensor all = context.allocate({context.tp().size() * rows, stored});
   context.tp().all_gather(context.stream(), logits, all);
+  context.read_by_others(logits);
   logits.reset();
   Tensor joined = context.allocate({rows, vocabulary});
   for (int rank = 0; rank < context.tp().size(); ++rank) {
@@ -194,8 +196,11 @@ Values HeadBlock::backward_inputs(BlockContext& context, Values output_gradients
   const bool trains_weight = parts_.head.trains_weight(context);
   if (context.wants_input_gradient() || parts_.norm.trains(context)) {
     Tensor dnormed = context.allocate(context.shape_inside(slots[kHidden].shape()));
-    parts_.head.backward_input(context, dlogits, dnormed);
-    dnormed = context.leave(std::move(dnormed));
+    dnormed = context.leave(std::move(dnormed), [&](std::int64_t first, const View& rows) {
+      const std::int64_t count = rows.shape()[0], width = dlogits.shape()[1];
+      parts_.head.backward_input(
+          context, dlogits.flat(first * width, count * width).reshaped({count, width}), rows);
+    });
     if (!trains_weight) slots[kLogits].reset();
     parts_.norm.backward_weight(context, dnormed, slots[kHidden], slots[kMean], slots[kRstd]);
     if (context.wants_input_gradient()) {

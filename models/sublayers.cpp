@@ -3,6 +3,7 @@
 #include "zero3d/models/sublayers.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "zero3d/kernels/activation.h"
@@ -10,6 +11,30 @@
 
 namespace zero3d {
 namespace {
+
+/// The rows of `x` that `y` is of, from `first` on, as a matrix.
+ConstView rows_of(const ConstView& x, std::int64_t first, const View& y) {
+  const std::int64_t width = x.shape().last(), rows = y.shape()[0];
+  return x.flat(first * width, rows * width).reshaped({rows, width});
+}
+
+/// dx of linears that read one x, from their gradients; undefined where dx is. What no weight
+/// gradient needs is released.
+Tensor input_gradient(BlockContext& context, const std::vector<Linear>& linears,
+                      std::span<Tensor> gradients, Tensor dx) {
+  for (std::size_t i = 0; i < linears.size(); ++i) linears[i].backward_bias(context, gradients[i]);
+  const auto product = [&](std::int64_t first, const View& rows) {
+    for (std::size_t i = 0; i < linears.size(); ++i)
+      linears[i].backward_input(context, rows_of(gradients[i], first, rows), rows, i > 0);
+    if (first + rows.shape()[0] < gradients[0].shape().rows()) return;
+    for (std::size_t i = 0; i < linears.size(); ++i)
+      if (!linears[i].trains_weight(context)) gradients[i].reset();
+  };
+  if (dx.defined()) return context.leave(std::move(dx), product);
+  for (std::size_t i = 0; i < linears.size(); ++i)
+    if (!linears[i].trains_weight(context)) gradients[i].reset();
+  return dx;
+}
 
 /// residual + dropout(linear(x)), out of the parallel region; releases x before the sum when
 /// nothing else needs it.
@@ -23,9 +48,11 @@ Tensor project_onto(BlockContext& context, const Linear& linear, const Dropout& 
     linear.forward(context, x, product, residual);
     return product;
   }
-  linear.forward(context, x, product);
-  if (release != nullptr) release->reset();
-  product = context.leave(std::move(product));
+  const std::int64_t rows = shape.rows();
+  product = context.leave(std::move(product), [&](std::int64_t first, const View& y) {
+    linear.forward(context, rows_of(x, first, y), y);
+    if (release != nullptr && first + y.shape()[0] == rows) release->reset();
+  });
   if (!drops) {
     kernels::add(context.stream(), residual, product);
     return product;
@@ -154,13 +181,8 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
   norm_heads_backward(context, slots);
 
   Tensor dnormed = context.allocate({shape.batch, shape.seq, inputs[0].in});
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Tensor& gradient = slots[kProjectionGradients + i];
-    inputs[i].backward_bias(context, gradient);
-    inputs[i].backward_input(context, gradient, dnormed, i > 0);
-    if (!inputs[i].trains_weight(context)) gradient.reset();
-  }
-  return context.leave(std::move(dnormed));
+  return input_gradient(context, inputs, std::span(slots).subspan(kProjectionGradients),
+                        std::move(dnormed));
 }
 
 bool Attention::trains(const BlockContext& context) const {
@@ -235,13 +257,8 @@ Tensor Mlp::backward_inputs(BlockContext& context, std::vector<Tensor>& slots, b
     shape[shape.rank() - 1] = inputs[0].in;
     dnormed = context.allocate(shape);
   }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Tensor& gradient = slots[kUpGradients + i];
-    inputs[i].backward_bias(context, gradient);
-    if (wanted) inputs[i].backward_input(context, gradient, dnormed, i > 0);
-    if (!inputs[i].trains_weight(context)) gradient.reset();
-  }
-  return wanted ? context.leave(std::move(dnormed)) : Tensor();
+  return input_gradient(context, inputs, std::span(slots).subspan(kUpGradients),
+                        std::move(dnormed));
 }
 
 bool Mlp::trains_inputs(const BlockContext& context) const {

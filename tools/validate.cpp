@@ -14,6 +14,7 @@
 #include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
+#include "zero3d/models/mesh_fit.h"
 #include "zero3d/parallel/topology.h"
 
 namespace zero3d::tools {
@@ -179,12 +180,31 @@ void print_line(const LoadResult& loaded, const TrainCheck& check) {
 
 }  // namespace
 
+namespace {
+
+/// What of the model, where its family is known, the mesh cannot cut: train would not start.
+void check_mesh(const std::string& model, const LoadResult& loaded, TrainCheck& check) {
+  if (model.empty() || !loaded.ok()) return;
+  ModelConfig config;
+  try {
+    config = read_model_config(model);
+  } catch (const Error&) {  // "auto" needs its hidden size alone, of whatever family
+    return;
+  }
+  const auto& [ranks, dp, tp, pp, sp] = loaded.config.degrees;
+  for (const std::string& problem : mesh_problems(config, {dp, tp, pp, sp}))
+    check.errors.push_back({"", concat(model, ": ", problem), {}});
+}
+
+}  // namespace
+
 void validate(const ValidateOptions& options) {
   const LoadOptions load = options.config.resolved();
   std::size_t refused = 0;
   for (const std::string& file : options.files) {
     const LoadResult loaded = load_config_file(file, load);
-    const TrainCheck check = loaded.ok() ? check_trainable(loaded) : TrainCheck{};
+    TrainCheck check = loaded.ok() ? check_trainable(loaded) : TrainCheck{};
+    check_mesh(options.config.model, loaded, check);
     if (!loaded.ok()) ++refused;
     if (options.json) {
       std::cout << result_json(loaded, check).dump() << '\n';

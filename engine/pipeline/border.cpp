@@ -22,7 +22,7 @@ class Inference {
         runner_(module, parameters_, *device_, *compute_,
                 {.dtype = dtype,
                  .stage = stage_,
-                 .tp = TensorParallel(tp.rank(), tp.size(), nullptr, tp.splits_sequence())}) {
+                 .tp = tp.without_links()}) {
     const Tensor ids(device_->memory(), kNoStream, DType::i32, Shape{batch, sequence},
                      Category::batches);
     runner_.begin(0, {.tokens = ids, .targets = ids});

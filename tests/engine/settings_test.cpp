@@ -39,11 +39,13 @@ void for_each_field(OffloadSettings& offload, const Use& use) {
 template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
-  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, sharding,
-         gradients, precision, recomputation, offload, optimizer, schedule, tile, log_every, tags] =
-      settings;
-  all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, tile, log_every,
-      tags);
+  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept,
+         pipeline, sharding, gradients, precision, recomputation, offload, optimizer, schedule,
+         tile, log_every, tags] = settings;
+  all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
+      log_every, tags);
+  auto& [stages_schedule, virtual_stages, partition] = pipeline;
+  all(stages_schedule, virtual_stages, partition);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
@@ -77,6 +79,10 @@ void change(T& field) {
     field = field == DType::f32 ? DType::bf16 : DType::f32;
   } else if constexpr (std::is_same_v<T, OffloadDevice>) {
     field = OffloadDevice::nvme;
+  } else if constexpr (std::is_same_v<T, PipelineSchedule>) {
+    field = PipelineSchedule::gpipe;
+  } else if constexpr (std::is_same_v<T, PartitionChoice>) {
+    field.method = PartitionMethod::uniform;
   } else if constexpr (std::is_same_v<T, TagValidation>) {
     field = TagValidation::fail;
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
