@@ -94,6 +94,7 @@ std::string describe_facts(const TrainPlan& plan) {
   add_output("--export", request.export_folder);
   add_output("--metrics", request.metrics);
   add_output("--trace", request.trace);
+  add_output("--print-schedule", request.print_schedule);
   add("--generate", request.generate);
   add("--generate-tokens", request.generate_tokens);
   add("--temperature", request.temperature);

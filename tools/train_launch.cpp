@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "command.h"
+#include "schedule_report.h"
 #include "train_facts.h"
 #include "train_plan.h"
 #include "train_run.h"
@@ -165,6 +166,7 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
     end_alone(error.what());
   }
   write_trace(*plan);
+  write_schedule(*plan);
   if (!shortfall.empty()) end_together(*meeting, Failure{0, shortfall});
 }
 
@@ -182,6 +184,7 @@ void run_as_threads(const TrainRequest& request) {
       },
       options);
   write_trace(plan);
+  write_schedule(plan);
   if (!shortfall.empty()) throw Error(ErrorKind::kNumeric, shortfall);
 }
 

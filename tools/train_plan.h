@@ -41,6 +41,7 @@ struct TrainPlan {
   // Outputs of the leading rank; null when it is not asked for them.
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<OutputFile> trace;
+  std::unique_ptr<OutputFile> schedule;
 };
 
 /// Throws for the first thing that would stop the run. The leading rank alone warns, opens the
