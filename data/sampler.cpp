@@ -23,7 +23,7 @@ Sampler::Sampler(const Dataset& dataset, const BatchSplit& split, const SampleOr
   }
 }
 
-Batch Sampler::read(std::int64_t micro, std::int64_t rank) const {
+Batch Sampler::blank(std::int64_t micro, std::int64_t rank) const {
   ZERO3D_CHECK(micro >= 0 && micro < split_.accumulation, "micro-batch outside the step");
   ZERO3D_CHECK(rank >= 0 && rank < split_.data_parallel, "rank outside the data-parallel group");
   Batch batch;
@@ -34,6 +34,11 @@ Batch Sampler::read(std::int64_t micro, std::int64_t rank) const {
   const auto elements = static_cast<std::size_t>(batch.rows * batch.sequence_length);
   batch.tokens.resize(elements);
   batch.targets.resize(elements);
+  return batch;
+}
+
+Batch Sampler::read(std::int64_t micro, std::int64_t rank) const {
+  Batch batch = blank(micro, rank);
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     const std::int64_t sample = sample_at(order_, batch.first_position + row, dataset_->samples());
     dataset_->read(sample, batch.tokens.data() + row * batch.sequence_length,

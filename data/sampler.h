@@ -47,6 +47,8 @@ class Sampler {
 
   /// Micro-batch `micro` of the current step for data-parallel rank `rank`.
   Batch read(std::int64_t micro, std::int64_t rank) const;
+  /// The same without reading: its tokens and targets are zeros.
+  Batch blank(std::int64_t micro, std::int64_t rank) const;
   /// Goes on to the next step.
   void advance() { consumed_ += split_.samples_per_step(); }
 

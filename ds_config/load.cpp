@@ -74,12 +74,23 @@ void read_tree(LoadResult& result, JsonValue& root, const LoadOptions& options) 
   const std::size_t before = result.errors.size();
   config.values = config::kRoot.defaults();
   reader.read_section(config::kRoot, root, config.values, "");
-  const auto overrule = [&](const char* path, std::optional<int> value, const char* option) {
+  const auto overrule = [&](const char* path, const auto& value, const char* option) {
     if (!value) return;
     config.set(path, JsonValue(*value));
     reader.record(path, ValueSource::command_line, option);
   };
+  /// Of a key that is only ours, and that contradicts a stated one.
+  const auto overrule_loudly = [&](const char* path, const auto& value, const char* option) {
+    const JsonValue* const stated = root.find_path(path);
+    if (value && stated != nullptr && !(*stated == JsonValue(*value)))
+      draft.warning(path, concat("is ", stated->dump(), ", and ", option, " says ", *value, ": ",
+                                 option, " is heeded"));
+    overrule(path, value, option);
+  };
   config::state_degrees(draft, options);
+  overrule_loudly("zero3d.schedule", options.schedule, "--schedule");
+  overrule_loudly("zero3d.virtual_stages", options.virtual_stages, "--virtual-stages");
+  overrule_loudly("zero3d.partition", options.partition, "--partition");
   overrule("pipeline.activation_checkpoint_interval", options.recompute, "--recompute");
   config::finish_zero(draft);
   config::finish_precision(draft);

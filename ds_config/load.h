@@ -39,6 +39,9 @@ struct LoadOptions {
   std::optional<int> tp;  ///< Override the degrees of the file.
   std::optional<int> pp;
   std::optional<int> sp;
+  std::optional<std::string> schedule;  ///< Override the keys of zero3d for pipelines.
+  std::optional<int> virtual_stages;
+  std::optional<std::string> partition;
   std::optional<int> recompute;  ///< Overrides pipeline.activation_checkpoint_interval.
   AutoValues autos;
   bool strict = false;  ///< Unknown top-level keys are errors, not warnings.

@@ -9,6 +9,9 @@ namespace {
 constexpr std::nullopt_t none = std::nullopt;
 constexpr std::string_view kWithDrive = "only with device nvme";
 
+constexpr std::string_view kWithStages = "only with a pp degree above 1";
+
+bool has_stages(const Config& c) { return c.degrees.pp > 1; }
 bool uses_drives(const Config& c) { return c.uses_drives(); }
 
 void read_paths(Reader& r, const Stated& s, JsonValue& out) {
@@ -39,6 +42,23 @@ constexpr std::array kOwnRows = {
          "norms, dropout and residual sums are divided too, and the same bytes travel.")
         .own()
         .only("only with a tp degree above 1", [](const Config& c) { return c.degrees.tp > 1; }),
+    text(
+        "schedule", "1f1b",
+        "Order of forward and backward in a pipeline: all forwards first, one of each in turn, the "
+        "same with several chunks of the model on a rank, or weight gradients apart to fill what "
+        "is left of the bubble. Results do not depend on it. `--schedule` overrides it.")
+        .own()
+        .one_of("gpipe|1f1b|interleaved|zb-h1|zb-v")
+        .only(kWithStages, has_stages),
+    integer("virtual_stages", none,
+            "Chunks of the model on each rank, of interleaved (2 or more) and zb-v (2). "
+            "`--virtual-stages` overrides it.")
+        .own()
+        .at_least(1)
+        .only(kWithStages, has_stages),
+    text("partition", none, "As pipeline.partition, over it; `--partition` overrides both.")
+        .own()
+        .only(kWithStages, has_stages),
     texts("nvme_paths", none,
           "Folders that share what goes to nvme, one per drive, instead of nvme_path.")
         .own()

@@ -35,19 +35,25 @@ constexpr std::array kPipelineRows = {
                     "Pipeline stages: the pp degree, which --pp overrides. \"auto\": one. "
                     "(DeepSpeed takes it from its PipelineModule.)"))
         .at_least(1),
-    text("partition", "best", "How layers are dealt to stages. Unused by DeepSpeed."),
-    flag("seed_layers", false, "Unused by DeepSpeed."),
+    text(
+        "partition", "best",
+        "How blocks are dealt to stages: parameters (the stage with the most has as few as can be; "
+        "best is the same), uniform, type:REGEX (of blocks' names), or the blocks of each, such as "
+        "3,3,4,2. `zero3d.partition` and `--partition` override it. (DeepSpeed takes it from its "
+        "PipelineModule.)")
+        .only("only with a pp degree above 1", [](const Config& c) { return c.degrees.pp > 1; }),
+    flag("seed_layers", false, "Random numbers do not depend on stages. Unused by DeepSpeed.")
+        .none(),
     integer(
         "activation_checkpoint_interval", 0,
         "Keep the inputs of every so many blocks alone, and compute forward again before backward; "
         "0 leaves it to activation_checkpointing. `--recompute` overrides it. One stage suffices.")
-        .at_least(0)
-        .always(),
+        .at_least(0),
     flag("pipe_partitioned", true,
-         "Split activations between stages over the tensor-parallel ranks."),
-    flag("grad_partitioned", true,
-         "Split activation gradients between stages over the tensor-parallel ranks."),
-    flag("use_reentrant", true, "A PyTorch matter.")};
+         "Send activations in parts from tensor-parallel ranks. Each sends its own here.")
+        .none(),
+    flag("grad_partitioned", true, "The same of their gradients.").none(),
+    flag("use_reentrant", true, "A PyTorch matter.").none()};
 
 constexpr std::array kInnerRows = strictly(std::array{
     integer("tp_size", 1, "1, or the same as autotp_size."),

@@ -155,9 +155,7 @@ constexpr std::array kRows = {
         .only("only with device nvme", [](const Config& c) { return c.uses_drives(); }),
     nested("activation_checkpointing", kActivationCheckpointing,
            "What is kept of the forward pass; the rest is computed again before backward."),
-    nested("pipeline", kPipeline, "Pipeline parallelism.")
-        .refuse("split the layers into pipeline stages",
-                [](const Config& c) { return c.degrees.pp > 1; }),
+    nested("pipeline", kPipeline, "Pipeline parallelism."),
     nested("tensor_parallel", kTensorParallel, "Tensor parallelism."),
     nested("expert_parallel", kExpertParallel, "Expert parallelism.")
         .or_null()

@@ -44,6 +44,7 @@ class SettingsReader {
   ShardingSettings sharding();
   GradientSettings gradients();
   RecomputationSettings recomputation();
+  PipelineSettings pipeline();
   OffloadSettings offload();
   OptimizerOffload optimizer_offload();
   ParameterOffload parameter_offload();
@@ -163,6 +164,31 @@ RecomputationSettings SettingsReader::recomputation() {
   return {};
 }
 
+PipelineSettings SettingsReader::pipeline() {
+  PipelineSettings result;
+  const auto attempt = [this](const char* path, const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      problem(path, error.what());
+    }
+  };
+  if (config_.degrees.pp == 1) return result;
+  attempt("zero3d.schedule", [&] {
+    result.schedule = parse_pipeline_schedule(config_.text("zero3d.schedule"));
+    if (config_.has("zero3d.virtual_stages"))
+      result.virtual_stages = int_sized("zero3d.virtual_stages");
+    pipeline_shape(result.schedule, config_.degrees.pp, result.virtual_stages);
+  });
+  const char* const partition =
+      config_.has("zero3d.partition") ? "zero3d.partition" : "pipeline.partition";
+  attempt(partition, [&] { result.partition = parse_partition(config_.text(partition)); });
+  if (!config_.flag("managed_gradient_accumulation"))
+    problem("managed_gradient_accumulation",
+            "false leaves the steps to the caller, and a pipeline runs whole ones; set it to true");
+  return result;
+}
+
 OffloadDevice SettingsReader::device(const std::string& section) const {
   if (!config_.offloads(section)) return OffloadDevice::none;
   return config_.offloads_to_drive(section) ? OffloadDevice::nvme : OffloadDevice::cpu;
@@ -264,6 +290,7 @@ TrainSettings SettingsReader::read() {
   settings.overlap_tp = settings.tp > 1 && config_.flag("tensor_parallel.tp_overlap_comm");
   settings.split_kept =
       settings.tp > 1 && config_.flag("activation_checkpointing.partition_activations");
+  settings.pipeline = pipeline();
   settings.split_rows = settings.tp > 1 && config_.flag("zero3d.sequence_parallel");
   settings.sharding = sharding();
   settings.gradients = gradients();

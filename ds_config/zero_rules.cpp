@@ -185,8 +185,6 @@ void check_stage_limits(const Draft& draft) {
     must_divide("zero_hpz_partition_size", std::min<std::int64_t>(secondary, dp));
   const std::int64_t mics = size("mics_shard_size");
   if (stage > 0 && mics > 0) must_divide("mics_shard_size", mics);
-  if (config.degrees.pp > 1 && stage >= 2)
-    refuse("stage", concat("pipeline parallelism works with stages 0 and 1, found ", stage));
 }
 
 }  // namespace

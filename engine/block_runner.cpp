@@ -15,9 +15,8 @@ namespace {
 /// the compute stream's.
 class BlockSpan {
  public:
-  /// `block`: its number in the model.
-  BlockSpan(Stream& compute, int rank, const Op& op, int block)
-      : compute_(compute), rank_(rank), block_(block), op_(op) {
+  BlockSpan(Stream& compute, int rank, const Op& op, const StageBlocks& stage)
+      : compute_(compute), rank_(rank), stage_(stage), op_(op) {
     if (!Tracer::enabled()) return;
     begin_ = std::make_shared<std::int64_t>(0);
     compute_.host_task("span", {}, [begin = begin_] { *begin = now_ns(); });
@@ -30,7 +29,8 @@ class BlockSpan {
       const char* work = op_.kind == OpKind::forward     ? "forward"
                          : op_.kind == OpKind::recompute ? "recompute"
                                                          : "backward";
-      std::string name = concat(work, " block ", block_);
+      std::string name = concat(work, " block ", stage_.block_in_model(op_.block));
+      if (!stage_.chunks.empty()) name += concat(" of micro-batch ", op_.micro_batch);
       compute_.host_task("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
       });
@@ -41,7 +41,7 @@ class BlockSpan {
  private:
   Stream& compute_;
   int rank_;
-  int block_;
+  const StageBlocks& stage_;
   Op op_;
   std::shared_ptr<std::int64_t> begin_;
 };
@@ -209,7 +209,7 @@ void BlockRunner::run_block(const Op& op, MicroBatchRun& run, bool saves) {
   ctx.saves_ = saves;
   ctx.parameters_ = parameters_.acquire(op);
   {
-    const BlockSpan span(compute_, options_.rank, op, options_.stage.block_in_model(op.block));
+    const BlockSpan span(compute_, options_.rank, op, options_.stage);
     run.values = block.forward(ctx, std::move(run.values), kept.saved);
   }
   if (run.values.empty())
@@ -259,7 +259,7 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
     ctx.accumulate_.push_back(target.accumulate && adds[i]);
   }
   {
-    const BlockSpan span(compute_, options_.rank, op, options_.stage.block_in_model(op.block));
+    const BlockSpan span(compute_, options_.rank, op, options_.stage);
     if (begins_gradients(op.kind)) {
       run.gradients = block.backward_inputs(ctx, std::move(run.gradients), kept.saved);
       if (ctx.wants_input_gradient_) require_gradients(block, run.gradients, kept.inputs);

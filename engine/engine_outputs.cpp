@@ -115,8 +115,7 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     return false;
   }
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
-  const PipelinePlan& pipeline = model_->plan().pipeline;
-  const ParamLayout& layout = pipeline.whole ? *pipeline.whole : model_->plan().layout;
+  const ParamLayout& layout = model_->plan().model_layout();
   std::vector<TensorDeclaration> tensors;
   for (const LayoutParameter& parameter : layout.parameters())
     tensors.push_back({parameter.spec.name, parameter.spec.shape, model_->plan().dtype()});

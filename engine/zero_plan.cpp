@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/engine/pipeline/timeline.h"
 #include "zero3d/offload/offload_store.h"
 
 namespace zero3d {
@@ -352,6 +353,13 @@ std::string ZeroPlan::pipeline_line() const {
                 " parameters");
   }
   return text;
+}
+
+double ZeroPlan::bubble(const TrainSettings& settings) const {
+  const PipelineShape& shape = pipeline.shape;
+  const auto micro_batches = static_cast<int>(settings.accumulation);
+  return play_pipeline(shape, plan_pipeline(settings.pipeline.schedule, shape, micro_batches), {})
+      .bubble();
 }
 
 std::int64_t PassPlans::arena_elements() const {

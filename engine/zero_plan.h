@@ -75,6 +75,8 @@ struct ZeroPlan {
   MemoryEstimate memory;  ///< Of what lives as long as the model: no activations, no gathers.
   LateMemory late;        ///< What calls may add to it.
 
+  /// Of all parameters of the model, in order of declaration.
+  const ParamLayout& model_layout() const { return pipeline.whole ? *pipeline.whole : layout; }
   /// Of parameters, activations, and gradients as backward writes them.
   DType dtype() const { return parameters.dtype; }
   /// Parameters are gathered before use.
@@ -85,6 +87,9 @@ struct ZeroPlan {
   std::string recomputation_line() const;
   /// One line: the blocks and parameters of each stage; "" when there is one.
   std::string pipeline_line() const;
+  /// The share of their time that the stages of the settings' pipeline wait, if segments take equal
+  /// times and backward twice those of forward; 0 without stages.
+  double bubble(const TrainSettings& settings) const;
 };
 
 /// `blocks[b]`: the parameters block b of the model uses. Throws ConfigError for settings of

@@ -37,6 +37,17 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("--sp", load.sp, "Ranks that share a sequence, over the file's")
       ->check(int_number(1));
   command
+      .add_option("--schedule", load.schedule,
+                  "Order of forward and backward in a pipeline, over the file's")
+      ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}));
+  command
+      .add_option("--virtual-stages", load.virtual_stages,
+                  "Chunks of the model on each rank of a pipeline, over the file's")
+      ->check(int_number(1));
+  command.add_option("--partition", load.partition,
+                     "How blocks are dealt to stages, over the file's: parameters, uniform, "
+                     "type:REGEX or a list such as 3,3,4,2");
+  command
       .add_option("--recompute", load.recompute,
                   "Keep the inputs of every N-th block alone and compute forward again before "
                   "backward, over the file's")

@@ -21,7 +21,8 @@ struct ConfigOptions {
   LoadOptions resolved() const;
 };
 
-/// --tp, --pp, --sp, --recompute, --strict, and the values for "auto" that every subcommand takes: --lr,
+/// --tp, --pp, --sp, those of pipelines, --recompute, --strict, and the values for "auto" that
+/// every subcommand takes: --lr,
 /// --micro-batch, ... `options` must outlive the parsing.
 void add_loading_options(CLI::App& command, ConfigOptions& options);
 /// The same with --ranks, --model, --hidden-size and --steps, for subcommands that run no model.

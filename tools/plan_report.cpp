@@ -38,13 +38,20 @@ void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& mem
   const ParallelDegrees& degrees = plan.loaded.config.degrees;
   const TrainSettings& settings = plan.settings;
   const ZeroPlan& zero = engine.model().plan();
-  print("model", concat(plan.request.model, ", ", format_count(zero.layout.numel()),
+  print("model", concat(plan.request.model, ", ", format_count(zero.model_layout().numel()),
                         " parameters, ZeRO stage ", plan.loaded.config.stage()));
   const Topology topology(degrees.ranks, {degrees.dp, degrees.tp, degrees.pp, degrees.sp});
   print("mesh", concat(degrees.ranks, " ranks = ", topology.factors(), ", ", plan.threads,
                        " threads each"));
   if (degrees.dp < degrees.ranks)
     for (const std::string& line : topology.table()) print("mesh", line);
+  if (const std::string line = zero.pipeline_line(); !line.empty()) {
+    print("pipeline", concat(name_of(settings.pipeline.schedule), ", partition ",
+                             describe(settings.pipeline.partition), ", ",
+                             static_cast<int>(100 * zero.bubble(settings) + 0.5),
+                             "% of the stages' time in bubbles if blocks take equal times"));
+    print("pipeline", line);
+  }
   print("cores", binding);
   print("batch", concat(settings.micro_batch * settings.accumulation * degrees.dp, " = micro ",
                         settings.micro_batch, " x accumulation ", settings.accumulation, " x dp ",

@@ -124,6 +124,9 @@ void add_outputs(CLI::App& command, TrainRequest& request) {
       ->capture_default_str();
   add("--trace", request.trace, "FILE",
       "A Chrome trace of all streams of all ranks (open in ui.perfetto.dev)");
+  add("--print-schedule", request.print_schedule, "FILE",
+      "Draw the pipeline's schedule as text, and as an SVG picture in FILE; with --trace the run "
+      "beside it");
   add("--log-level", request.log_level, "LEVEL", "debug, info, warning, error or off")
       ->capture_default_str();
 }

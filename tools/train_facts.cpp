@@ -102,6 +102,7 @@ std::string describe_facts(const TrainPlan& plan) {
       plan.resumed == nullptr ? "none" : to_text(plan.resumed->run().state));
   add("--override", quoted(request.overrides));
   add("--map", quoted(request.map));
+  add_output("--print-schedule", request.print_schedule);
   add("--generate", request.generate);
   add("--generate-tokens", request.generate_tokens);
   add("--temperature", request.temperature);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "command.h"
+#include "schedule_report.h"
 #include "stop_signal.h"
 #include "train_facts.h"
 #include "train_plan.h"
@@ -176,6 +177,7 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
     end_alone(error.what());
   }
   write_trace(*plan);
+  write_schedule(*plan);
   if (!end.shortfall.empty()) end_together(*meeting, Failure{0, end.shortfall});
   if (end.stopped) leave_stopped(*meeting);
 }
@@ -194,6 +196,7 @@ void run_as_threads(const TrainRequest& request) {
       },
       options);
   write_trace(plan);
+  write_schedule(plan);
   if (!end.shortfall.empty()) throw Error(ErrorKind::kNumeric, end.shortfall);
   if (end.stopped) throw ExitStatus{kStoppedExit};
 }

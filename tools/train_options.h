@@ -39,6 +39,7 @@ struct TrainRequest {
   std::int64_t generate_tokens = 200;
   double temperature = 0.8;
   std::string trace;
+  std::string print_schedule;
   std::string device_memory;
   std::string host_memory;
   std::string log_level = "info";

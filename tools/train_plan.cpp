@@ -9,6 +9,7 @@
 #include <fstream>
 #include <utility>
 
+#include "schedule_report.h"
 #include "train_resume.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
@@ -162,6 +163,7 @@ void require_outputs_apart(const TrainRequest& request) {
   if (!request.metrics.empty())
     claim("the resolved configuration of --metrics", resolved_config_path(request));
   claim("--trace", request.trace);
+  claim("--print-schedule", request.print_schedule);
   claim("--export", request.export_folder);
   claim("--save", request.save);
 }
@@ -296,6 +298,10 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.threads =
       request.threads > 0 ? request.threads : std::max(1, plan.allowed_cpus.count() / share.count);
   require_address_space(launched_by_mpi() ? 1 : ranks, plan.threads);
+  if (!request.print_schedule.empty()) {
+    require_pipeline(plan);
+    if (leads) plan.schedule = std::make_unique<OutputFile>(request.print_schedule);
+  }
   if (leads && !request.dry_run) open_outputs(plan);
   require_descriptors();
   plan.resident_bytes = resident_bytes();

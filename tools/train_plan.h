@@ -44,6 +44,7 @@ struct TrainPlan {
   // Outputs of the leading rank; null when it is not asked for them.
   std::unique_ptr<MetricsFile> metrics;
   std::unique_ptr<OutputFile> trace;
+  std::unique_ptr<OutputFile> schedule;
 };
 
 /// The number of the first step that this run trains.

@@ -8,6 +8,7 @@
 
 #include "plan_report.h"
 #include "progress.h"
+#include "schedule_report.h"
 #include "stop_signal.h"
 #include "train_resume.h"
 #include "train_saves.h"
@@ -111,8 +112,11 @@ class RankRun {
   /// `binding` is for people to read. Returns what train_rank does.
   RunEnd run(const std::string& binding) {
     if (leads()) print_plan(plan_, *engine_, memory_, process_bytes(), binding);
+    if (leads() && !request_.print_schedule.empty()) print_schedule(plan_);
     if (request_.dry_run) {
-      if (leads()) std::printf("dry run   no memory was taken and nothing was written\n");
+      if (leads())
+        std::printf("dry run   no memory was taken and nothing %swas written\n",
+                    request_.print_schedule.empty() ? "" : "but the schedule ");
       return {};
     }
     if (plan_.resumed != nullptr) resume();
@@ -188,16 +192,39 @@ class RankRun {
 
   StepResult train_step(Sampler& sampler) {
     sampler.restore(engine_->state().data_position);
+    if (engine_->runs_whole_steps()) {
+      train_whole(sampler);
+    } else {
+      train_piecewise(sampler);
+    }
+    sampler.advance();
+    engine_->state().data_position = sampler.consumed();
+    return engine_->last_step();
+  }
+
+  /// Micro-batches of this rank's samples; without what is in them where the rank does not look.
+  Batch read(Sampler& sampler, std::int64_t micro) {
+    const int replica = mesh_.rank(Axis::dp);
+    return engine_->reads_batches() ? sampler.read(micro, replica) : sampler.blank(micro, replica);
+  }
+
+  void train_whole(Sampler& sampler) {
+    std::vector<Batch> batches;
+    for (std::int64_t micro = 0; micro < settings_.accumulation; ++micro)
+      batches.push_back(read(sampler, micro));
+    std::vector<MicroBatch> views;
+    for (const Batch& batch : batches) views.push_back(view_of(batch));
+    engine_->train_batch(views);
+  }
+
+  void train_piecewise(Sampler& sampler) {
     for (std::int64_t micro = 0; micro < settings_.accumulation; ++micro) {
-      const Batch batch = sampler.read(micro, mesh_.rank(Axis::dp));
+      const Batch batch = read(sampler, micro);
       engine_->forward(view_of(batch));
       engine_->backward();
       if (micro % kRunAhead == kRunAhead - 1) engine_->loss();  // waits
       if (settings_.managed_accumulation || micro + 1 == settings_.accumulation) engine_->step();
     }
-    sampler.advance();
-    engine_->state().data_position = sampler.consumed();
-    return engine_->last_step();
   }
 
   /// The highest the process will go: its ranks' plans beside what it holds without them.
@@ -229,7 +256,7 @@ class RankRun {
         std::clamp(plan_.eval_data->samples() / per_step, std::int64_t{1}, kEvalMicroBatches);
     std::vector<Batch> batches;
     for (std::int64_t i = 0; i < count; ++i) {
-      Batch& batch = batches.emplace_back(sampler.read(0, mesh_.rank(Axis::dp)));
+      Batch& batch = batches.emplace_back(read(sampler, 0));
       ignore_repeated(batch, plan_.eval_data->samples());
       sampler.advance();
     }
@@ -243,7 +270,7 @@ class RankRun {
 
   void export_model() {
     std::vector<ParameterSpec> specs;
-    for (const LayoutParameter& parameter : engine_->model().plan().layout.parameters())
+    for (const LayoutParameter& parameter : engine_->model().plan().model_layout().parameters())
       specs.push_back(parameter.spec);
     const DType dtype = engine_->model().plan().dtype();
     std::optional<FolderWriter> writer;

@@ -1,6 +1,7 @@
 #include "zero3d/engine/pipeline/timeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -100,6 +101,30 @@ std::string fill_of(const PipelineTask& task) {
   return kColours[static_cast<std::size_t>(task.kind)];
 }
 
+constexpr double kSlot = 28, kRow = 26, kLeft = 70, kTop = 34;  // pixels
+
+std::string number(double value) { return concat(std::round(value * 10) / 10); }
+
+/// From `top` down.
+void add_svg_rows(const TitledTimeline& part, double top, std::string& svg) {
+  svg += concat("<text x=\"8\" y=\"", number(top + 18), "\">", part.title, "</text>\n");
+  double y = top + kTop;
+  for (std::size_t stage = 0; stage < part.timeline.stages.size(); ++stage, y += kRow) {
+    svg += concat("<text x=\"8\" y=\"", number(y + 16), "\">stage ", stage, "</text>\n");
+    for (const TimedTask& task : part.timeline.stages[stage]) {
+      const double x = kLeft + task.begin * kSlot;
+      const double length = (task.end - task.begin) * kSlot;
+      svg += concat("<rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(length),
+                    "\" height=\"", number(kRow - 4), "\" fill=\"", fill_of(task.task),
+                    "\" stroke=\"#444\"", task.task.chunk % 2 == 1 ? " stroke-width=\"2\"" : "",
+                    "/>\n");
+      if (length >= kSlot / 2)
+        svg += concat("<text x=\"", number(x + 3), "\" y=\"", number(y + 15), "\">",
+                      label(task.task), "</text>\n");
+    }
+  }
+}
+
 }  // namespace
 
 double TaskTimes::of(TaskKind kind) const {
@@ -161,31 +186,17 @@ std::vector<std::string> draw_timeline(const Timeline& timeline) {
   return lines;
 }
 
-std::string timeline_svg(const Timeline& timeline, const std::string& title) {
-  constexpr double kSlot = 28, kRow = 26, kLeft = 70, kTop = 34;
-  const auto number = [](double value) {
-    return concat(static_cast<std::int64_t>(value * 10) / 10.0);
-  };
-  std::string svg =
-      concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"",
-             number(kLeft + timeline.end * kSlot + 10), "\" height=\"",
-             number(kTop + kRow * static_cast<double>(timeline.stages.size()) + 10),
-             "\" font-family=\"sans-serif\" font-size=\"11\">\n<text x=\"8\" y=\"18\">", title,
-             "</text>\n");
-  double y = kTop;
-  for (std::size_t stage = 0; stage < timeline.stages.size(); ++stage, y += kRow) {
-    svg += concat("<text x=\"8\" y=\"", number(y + 16), "\">stage ", stage, "</text>\n");
-    for (const TimedTask& task : timeline.stages[stage]) {
-      const double x = kLeft + task.begin * kSlot;
-      const double length = (task.end - task.begin) * kSlot;
-      svg += concat("<rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(length),
-                    "\" height=\"", number(kRow - 4), "\" fill=\"", fill_of(task.task),
-                    "\" stroke=\"#444\"", task.task.chunk % 2 == 1 ? " stroke-width=\"2\"" : "",
-                    "/>\n<text x=\"", number(x + 3), "\" y=\"", number(y + 15), "\">",
-                    label(task.task), "</text>\n");
-    }
+std::string timeline_svg(const std::vector<TitledTimeline>& timelines) {
+  double width = 0, height = 0;
+  std::string rows;
+  for (const TitledTimeline& part : timelines) {
+    add_svg_rows(part, height, rows);
+    width = std::max(width, kLeft + part.timeline.end * kSlot + 10);
+    height += kTop + kRow * static_cast<double>(part.timeline.stages.size());
   }
-  return svg + "</svg>\n";
+  return concat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(width), "\" height=\"",
+                number(height + 10), "\" font-family=\"sans-serif\" font-size=\"11\">\n", rows,
+                "</svg>\n");
 }
 
 }  // namespace zero3d

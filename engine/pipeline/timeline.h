@@ -43,7 +43,11 @@ Timeline play_pipeline(const PipelineShape& shape,
 /// Per stage a line: F, B (or I and W, its halves) and the micro-batch where a task begins, with a
 /// letter between for chunks above the first ('b', 'c', ...); dots where the stage waits.
 std::vector<std::string> draw_timeline(const Timeline& timeline);
-/// The same as an SVG picture.
-std::string timeline_svg(const Timeline& timeline, const std::string& title);
+struct TitledTimeline {
+  std::string title;
+  Timeline timeline;
+};
+/// The same as an SVG picture, one timeline below the other.
+std::string timeline_svg(const std::vector<TitledTimeline>& timelines);
 
 }  // namespace zero3d
