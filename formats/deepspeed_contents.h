@@ -74,6 +74,7 @@ PickleValue require_member(const TorchArchive& archive, PickleValue parent, std:
                            PickleKind kind);
 /// name -> shape, in order, of a dict of sizes.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+std::int64_t numel_of(const std::vector<std::int64_t>& shape);
 NamedShapes named_shapes(const TorchArchive& archive, PickleValue dict);
 /// Of counters: 0 where it is absent, and IoError when it is negative or no number. A tensor of one
 /// element counts as its number.

@@ -109,6 +109,12 @@ PickleValue require_member(const TorchArchive& archive, PickleValue parent, std:
   return value;
 }
 
+std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
 NamedShapes named_shapes(const TorchArchive& archive, PickleValue dict) {
   NamedShapes shapes;
   std::set<std::string_view> names;

@@ -8,7 +8,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
-#include "zero3d/formats/deepspeed_contents.h"
+#include "zero3d/formats/deepspeed_shards.h"
 #include "zero3d/formats/problem_list.h"
 
 namespace zero3d {
@@ -49,12 +49,6 @@ std::vector<std::string> sorted_names(const fs::path& folder, bool folders) {
     if (it->is_directory(code) == folders) names.push_back(it->path().filename().string());
   std::ranges::sort(names);
   return names;
-}
-
-std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) count *= extent;
-  return count;
 }
 
 /// The tensor of a file: plain, or under "param" beside how ranks cut it.
@@ -105,9 +99,7 @@ class UniversalReader {
       const TorchArchive& model = contents_.open(path);
       if (path == paths.front()) read_model_facts(model, contents_.facts);
       const PickleValue module = model.root().find("module");
-      for (std::size_t i = 0; i < module.size() && !contents_.facts.dtype; ++i)
-        if (const PickleTensor* tensor = module[i].tensor())
-          contents_.facts.dtype = tensor->type->dtype;
+      if (!contents_.facts.dtype) contents_.facts.dtype = weight_dtype(module);
       const Listing more = list_parameters_of(model);
       for (const std::string& name : more.order)
         if (listing_.parameters.emplace(name, more.parameters.at(name)).second)

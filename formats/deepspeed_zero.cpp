@@ -1,7 +1,6 @@
-// The layout of save_checkpoint: a model file for each model-parallel rank and an optimizer file
-// for each rank of ZeRO (stages 1 and 2), or both for each rank (stage 3); files of layers where a
-// pipeline saved. How partitions are cut: runtime/zero/stage_1_and_2.py, stage3.py and
-// utils/zero_to_fp32.py of DeepSpeed.
+// The layout of save_checkpoint below stage 3: a model file for each model-parallel rank, an
+// optimizer file for each rank of ZeRO, files of layers where a pipeline saved. How partitions are
+// cut: runtime/zero/stage_1_and_2.py and utils/zero_to_fp32.py of DeepSpeed.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,7 +8,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
-#include "zero3d/formats/deepspeed_contents.h"
+#include "zero3d/formats/deepspeed_shards.h"
 #include "zero3d/formats/problem_list.h"
 
 namespace zero3d {
@@ -17,82 +16,9 @@ namespace {
 
 using Weights = std::vector<DeepspeedWeight>;
 
-[[noreturn]] void refuse_missing(const DeepspeedFiles& files, std::string_view what) {
-  throw IoError(files.folder, 0, concat("incomplete checkpoint of DeepSpeed: ", what));
-}
-
-/// What holds for the elements of one ZeRO rank's file.
-struct Shard {
-  const TorchArchive* archive = nullptr;
-  PickleValue state;
-};
-
-/// The optimizer files of a model-parallel rank, in order; empty when there are none.
-std::vector<Shard> open_shards(const DeepspeedFiles& files, int mp, DeepspeedContents& contents) {
-  std::vector<Shard> shards;
-  std::map<int, std::string> paths;
-  for (const auto& [ranks, path] : files.optimizers)
-    if (ranks.second == mp) paths[ranks.first] = path;
-  for (const auto& [rank, path] : paths) {
-    if (rank != static_cast<int>(shards.size()))
-      refuse_missing(
-          files, concat("the optimizer file of ZeRO rank ", shards.size(), ", model-parallel rank ",
-                        mp, " is not there, that of rank ", rank, " is"));
-    const TorchArchive& archive = contents.open(path);
-    shards.push_back({&archive, require_member(archive, archive.root(), "optimizer_state_dict",
-                                               PickleKind::dict)});
-  }
-  if (shards.empty()) return shards;
-  const PickleValue count = shards.front().state.find("partition_count");
-  const auto expected = count.is(PickleKind::list) ? count[0].integer() : count.integer();
-  if (expected && *expected != static_cast<std::int64_t>(shards.size()))
-    refuse_missing(files,
-                   concat("expected the optimizer files of ", *expected,
-                          " ZeRO ranks of model-parallel rank ", mp, ", found ", shards.size()));
-  return shards;
-}
-
-/// The parameters of each group of the optimizer, in the order of its flat buffer.
-std::vector<NamedShapes> group_shapes(const TorchArchive& model) {
-  const PickleValue list = require_member(model, model.root(), "param_shapes", PickleKind::list);
-  std::vector<NamedShapes> groups;
-  for (std::size_t i = 0; i < list.size(); ++i) groups.push_back(named_shapes(model, list[i]));
-  return groups;
-}
-
-std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) count *= extent;
-  return count;
-}
-
-const PickleTensor& require_tensor(const TorchArchive& archive, PickleValue value,
-                                   std::string_view what) {
-  if (value.tensor() == nullptr)
-    throw IoError(archive.path(), 0,
-                  concat("expected a tensor of ", what, ", found ", value.describe()));
-  return *value.tensor();
-}
-
-/// One group's partition on one rank: masters, and states that lie as they do.
-struct Partition {
-  const TorchArchive* archive = nullptr;
-  const PickleTensor* masters = nullptr;
-  PickleValue states;
-
-  void add(DeepspeedContents& contents, const std::string& name, std::int64_t at,
-           std::int64_t first, std::int64_t count) const {
-    contents.add_piece(name, DeepspeedCheckpoint::kMaster, {archive, masters, at, first, count});
-    for_each_state(states, masters->numel(),
-                   [&](const std::string& state, const PickleTensor& tensor) {
-                     contents.add_piece(name, state, {archive, &tensor, at, first, count});
-                   });
-  }
-};
-
 /// States of group `group`: of the optimizer's state_dict, or the list that elastic checkpoints
 /// have.
-PickleValue group_states(const Shard& shard, std::size_t group) {
+PickleValue group_states(const DeepspeedShard& shard, std::size_t group) {
   const PickleValue base = shard.state.find("base_optimizer_state");
   if (base.is(PickleKind::list)) return base[group];
   const auto ids = group_ids(*shard.archive, base);
@@ -100,18 +26,6 @@ PickleValue group_states(const Shard& shard, std::size_t group) {
   const auto states = states_by_id(base);
   const auto found = states.find(ids[group].front());
   return found == states.end() ? PickleValue() : found->second;
-}
-
-void set_step(DeepspeedContents& contents, const TorchArchive& archive, PickleValue states,
-              std::size_t group, const NamedShapes& shapes) {
-  auto& groups = contents.facts.groups;
-  if (groups.size() <= group) groups.resize(group + 1);
-  if (const PickleValue step = states.find("step")) groups[group].step = counter(archive, step);
-  for (const auto& [name, shape] : shapes) {
-    DeepspeedParameter& parameter = contents.declare(archive, name, shape);
-    parameter.group = static_cast<int>(group);
-    parameter.step = groups[group].step;
-  }
 }
 
 /// Names of `groups` that another model-parallel rank's files have given: parameters that stages of
@@ -127,9 +41,9 @@ std::set<std::string> already_there(const std::vector<NamedShapes>& groups,
 
 /// Pieces by the addresses that stages 1 and 2 write down, which hold whatever the order and the
 /// alignment of parameters.
-void add_mapped(const std::vector<Shard>& shards, const std::vector<Partition>& partitions,
-                std::size_t group, const std::set<std::string>& skipped,
-                DeepspeedContents& contents) {
+void add_mapped(const std::vector<DeepspeedShard>& shards,
+                const std::vector<DeepspeedPartition>& partitions, std::size_t group,
+                const std::set<std::string>& skipped, DeepspeedContents& contents) {
   std::map<std::string, std::int64_t> filled;
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
     const PickleValue mapping = shards[rank].state.find("param_slice_mappings")[group];
@@ -154,15 +68,16 @@ void add_mapped(const std::vector<Shard>& shards, const std::vector<Partition>& 
 
 /// Pieces by the order of parameters alone: the partitions one after the other are the flat buffer,
 /// whose padding is at its end, or after each parameter where the file says so.
-void add_in_order(const std::vector<Shard>& shards, const std::vector<Partition>& partitions,
-                  std::size_t group, const NamedShapes& shapes,
-                  const std::set<std::string>& skipped, DeepspeedContents& contents) {
+void add_in_order(const std::vector<DeepspeedShard>& shards,
+                  const std::vector<DeepspeedPartition>& partitions, std::size_t group,
+                  const NamedShapes& shapes, const std::set<std::string>& skipped,
+                  DeepspeedContents& contents) {
   const PickleValue gaps = shards.front().state.find("param_alignment_paddings")[group];
   std::int64_t at = 0;  // in the flat buffer
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::int64_t numel = numel_of(shapes[i].second);
     std::int64_t begin = 0;  // of the partition
-    for (const Partition& partition : partitions) {
+    for (const DeepspeedPartition& partition : partitions) {
       const std::int64_t end = begin + partition.masters->numel();
       const std::int64_t low = std::max(begin, at), high = std::min(end, at + numel);
       if (low < high && !skipped.contains(shapes[i].first))
@@ -176,7 +91,7 @@ void add_in_order(const std::vector<Shard>& shards, const std::vector<Partition>
 }
 
 /// Stages 1 and 2, and the wrapper of bf16: the optimizer files of one model-parallel rank.
-void add_partitioned(const TorchArchive& model, const std::vector<Shard>& shards,
+void add_partitioned(const TorchArchive& model, const std::vector<DeepspeedShard>& shards,
                      DeepspeedContents& contents) {
   const std::vector<NamedShapes> groups = group_shapes(model);
   const PickleValue base = shards.front().state.find("base_optimizer_state");
@@ -185,9 +100,9 @@ void add_partitioned(const TorchArchive& model, const std::vector<Shard>& shards
   contents.facts.zero_ranks = static_cast<int>(shards.size());
   const std::set<std::string> skipped = already_there(groups, contents);
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    std::vector<Partition> partitions;
+    std::vector<DeepspeedPartition> partitions;
     bool mapped = true;
-    for (const Shard& shard : shards) {
+    for (const DeepspeedShard& shard : shards) {
       const PickleValue flats = require_member(*shard.archive, shard.state,
                                                "single_partition_of_fp32_groups", PickleKind::list);
       partitions.push_back(
@@ -200,128 +115,12 @@ void add_partitioned(const TorchArchive& model, const std::vector<Shard>& shards
     if (const PickleValue step = shards.front().state.find("base_optimizer_state_step"))
       contents.facts.groups.resize(std::max(contents.facts.groups.size(), group + 1),
                                    {counter(*shards.front().archive, step), {}});
-    set_step(contents, *shards.front().archive, steps, group, groups[group]);
+    declare_group(contents, *shards.front().archive, steps, group, groups[group]);
     if (mapped)
       add_mapped(shards, partitions, group, skipped, contents);
     else
       add_in_order(shards, partitions, group, groups[group], skipped, contents);
   }
-}
-
-/// One rank's part of everything that stage 3 divided: of each parameter an equal share, rounded
-/// up, one after the other through the flat buffers of sub-groups.
-void add_stage3_rank(const std::vector<NamedShapes>& groups, const Shard& shard, std::int64_t rank,
-                     std::int64_t ranks, DeepspeedContents& contents) {
-  const PickleValue flats =
-      require_member(*shard.archive, shard.state, "fp32_flat_groups", PickleKind::list);
-  const PickleValue base =
-      require_member(*shard.archive, shard.state, "optimizer_state_dict", PickleKind::dict);
-  if (flats.size() == 0 && !groups.empty() && !groups.front().empty())
-    throw IoError(shard.archive->path(), 0,
-                  "it has no masters: they were left on drives (offloaded_tensors), which is not "
-                  "read; save with offload_optimizer.device cpu, or in universal form");
-  const auto states = states_by_id(base);
-  std::vector<std::int64_t> ids;
-  for (const auto& group : group_ids(*shard.archive, base))
-    ids.insert(ids.end(), group.begin(), group.end());
-  std::size_t sub = 0;
-  Partition partition;
-  const auto enter = [&](std::size_t index) {
-    sub = index;
-    partition.archive = shard.archive;
-    partition.masters =
-        &require_tensor(*shard.archive, flats[sub], concat("masters of sub-group ", sub));
-    const auto found = sub < ids.size() ? states.find(ids[sub]) : states.end();
-    partition.states = found == states.end() ? PickleValue() : found->second;
-  };
-  std::int64_t at = 0;  // in the sub-group
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (const auto& [name, shape] : groups[group]) {
-      const std::int64_t numel = numel_of(shape), share = (numel + ranks - 1) / ranks;
-      const std::int64_t first = std::min(rank * share, numel);
-      const std::int64_t count = std::min(share, numel - first);
-      if (partition.masters == nullptr) enter(0);
-      while (at == partition.masters->numel() && share > 0) {
-        enter(sub + 1);
-        at = 0;
-      }
-      if (rank == 0) set_step(contents, *shard.archive, partition.states, group, {{name, shape}});
-      partition.add(contents, name, at, first, count);
-      at += share;
-      if (at > partition.masters->numel())
-        throw IoError(
-            shard.archive->path(), 0,
-            concat("the masters of ", printable(name), " pass the end of sub-group ", sub));
-    }
-  }
-}
-
-std::optional<DType> weight_dtype(PickleValue module) {
-  for (std::size_t i = 0; i < module.size(); ++i) {
-    const PickleTensor* tensor = module[i].tensor();
-    if (tensor != nullptr && tensor->type->dtype && is_floating(*tensor->type->dtype))
-      return tensor->type->dtype;
-  }
-  return std::nullopt;
-}
-
-/// Parameters without gradients: each rank has a share of the weight itself.
-void add_stage3_frozen(const std::vector<const TorchArchive*>& models,
-                       DeepspeedContents& contents) {
-  const TorchArchive& front = *models.front();
-  const PickleValue listed = front.root().find("frozen_param_shapes");
-  if (!listed.is(PickleKind::dict)) return;
-  std::vector<std::string> left;
-  std::vector<PickleValue> fragments;
-  for (const TorchArchive* model : models)
-    fragments.push_back(model->root().find("frozen_param_fragments"));
-  const auto ranks = static_cast<std::int64_t>(models.size());
-  for (const auto& [name, shape] : named_shapes(front, listed)) {
-    if (!fragments.front().find(name)) {
-      left.push_back(name);
-      continue;
-    }
-    contents.declare(front, name, shape).frozen = true;
-    const std::int64_t numel = numel_of(shape), share = (numel + ranks - 1) / ranks;
-    for (std::size_t rank = 0; rank < models.size(); ++rank) {
-      const std::int64_t first = std::min(static_cast<std::int64_t>(rank) * share, numel);
-      contents.add_piece(name, DeepspeedCheckpoint::kMaster,
-                         {models[rank],
-                          &require_tensor(*models[rank], fragments[rank].find(name),
-                                          concat("the frozen parameter ", printable(name))),
-                          0, first, std::min(share, numel - first)});
-    }
-  }
-  if (!left.empty())
-    contents.facts.remarks.push_back(
-        concat("saved without its frozen parameters: ", name_list(left)));
-}
-
-void read_stage3(const DeepspeedFiles& files, DeepspeedContents& contents) {
-  std::vector<const TorchArchive*> models;
-  for (const auto& [ranks, path] : files.shard_models) {
-    if (ranks.second != 0)
-      throw IoError(path, 0, "saved with tensor parallelism; convert it with ds_to_universal");
-    if (ranks.first != static_cast<int>(models.size()))
-      refuse_missing(files, concat("the model file of ZeRO rank ", models.size(), " is not there"));
-    models.push_back(&contents.open(path));
-  }
-  read_model_facts(*models.front(), contents.facts);
-  contents.facts.dtype = weight_dtype(models.front()->root().find("module"));
-  const std::vector<Shard> shards = open_shards(files, 0, contents);
-  if (shards.size() != models.size())
-    refuse_missing(files, concat("expected optimizer files of ", models.size(),
-                                 " ZeRO ranks, found ", shards.size()));
-  const std::vector<NamedShapes> groups = group_shapes(*models.front());
-  const Shard& front = shards.front();
-  read_optimizer_facts(*front.archive, front.state, front.state.find("optimizer_state_dict"),
-                       contents.facts);
-  contents.facts.zero_stage = 3;
-  const auto ranks = static_cast<std::int64_t>(shards.size());
-  contents.facts.zero_ranks = static_cast<int>(ranks);
-  for (std::int64_t rank = 0; rank < ranks; ++rank)
-    add_stage3_rank(groups, shards[static_cast<std::size_t>(rank)], rank, ranks, contents);
-  add_stage3_frozen(models, contents);
 }
 
 /// The weights of model files, or of the layers of a pipeline under "<layer>.<name>".
@@ -398,7 +197,7 @@ void add_other_weights(const Weights& weights, DeepspeedContents& contents) {
 }  // namespace
 
 void read_deepspeed_zero(const DeepspeedFiles& files, DeepspeedContents& contents) {
-  if (files.models.empty()) return read_stage3(files, contents);
+  if (files.models.empty()) return read_deepspeed_stage3(files, contents);
   std::vector<const TorchArchive*> models;
   for (const auto& [rank, path] : files.models) {
     if (rank != static_cast<int>(models.size()))
@@ -419,7 +218,7 @@ void read_deepspeed_zero(const DeepspeedFiles& files, DeepspeedContents& content
   const Weights weights = collect_weights(files, models, contents);
   if (!files.optimizers.empty()) {
     for (std::size_t mp = 0; mp < models.size(); ++mp) {
-      const std::vector<Shard> shards = open_shards(files, static_cast<int>(mp), contents);
+      const std::vector<DeepspeedShard> shards = open_shards(files, static_cast<int>(mp), contents);
       if (shards.empty())
         refuse_missing(files,
                        concat("the optimizer files of model-parallel rank ", mp, " are not there"));

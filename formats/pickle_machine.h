@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +46,11 @@ class PickleMachine {
   std::string_view take(std::uint64_t bytes);
   std::string_view take_line();
   template <typename T>
-  T take_number();
+  T take_number() {
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
 
   void push(Ref ref) { stack_.push_back(ref); }
   Ref pop();

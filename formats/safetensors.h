@@ -1,11 +1,10 @@
-// Reads safetensors files and folders of them, which may come from anywhere: every offset, size and
-// name is checked before it is used, as https://github.com/huggingface/safetensors (README,
-// "Format") asks. Writing is in safetensors_writer.h. Reads are safe from several threads.
+// Reads safetensors files, which may come from anywhere: every offset, size and name is checked
+// before it is used, as https://github.com/huggingface/safetensors (README, "Format") asks. Writing
+// is in safetensors_writer.h. Reads are safe from several threads.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,13 +15,14 @@
 
 namespace zero3d {
 
-/// A tensor of a file. The shape is a vector because files hold ranks that Shape does not.
+/// A tensor of a file, of this form or another. The shape is a vector because files hold ranks that
+/// Shape does not.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype_name;      ///< As in the file: "BF16", "F8_E4M3".
   std::optional<DType> dtype;  ///< Empty for dtypes that only other programs use.
   std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  ///< First byte, counted from the start of the file.
+  std::uint64_t begin = 0;  ///< First byte, counted from the start of the file; in other forms 0.
   std::uint64_t end = 0;    ///< One past the last byte.
 
   std::int64_t numel() const;
@@ -32,11 +32,20 @@ struct SafetensorsEntry {
 std::string to_string(const std::vector<std::int64_t>& shape);
 bool same_shape(const std::vector<std::int64_t>& a, const Shape& b);
 
-/// Weights of a folder in forms that are not read, and what to do about it, as the end of a
-/// message: "; 'a.gguf' holds ..."; "" when it has none.
-std::string other_weights(const std::string& folder);
+/// A file of named tensors that a model's weights may come from.
+class WeightFile {
+ public:
+  virtual ~WeightFile() = default;
+  virtual const std::string& path() const = 0;
+  /// In the order of the file.
+  virtual const std::vector<SafetensorsEntry>& tensors() const = 0;
+  /// Writes elements [first, first + dst.numel()) of a tensor of this file, in row-major order, to
+  /// host memory: as they are when dst has the same dtype, else both must be floating and each
+  /// element is rounded once. Throws IoError. Safe from several threads.
+  virtual void read(const SafetensorsEntry& entry, std::int64_t first, const View& dst) const = 0;
+};
 
-class SafetensorsFile {
+class SafetensorsFile final : public WeightFile {
  public:
   static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  ///< The format's own limit.
 
@@ -45,53 +54,20 @@ class SafetensorsFile {
   /// overlap, leave holes, pass the end or disagree with dtype and shape.
   explicit SafetensorsFile(std::string path);
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const override { return file_.path(); }
   /// In the order of their bytes.
-  const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
+  const std::vector<SafetensorsEntry>& tensors() const override { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// Null when there is none of that name.
   const SafetensorsEntry* find(std::string_view name) const;
 
-  /// Writes elements [first, first + dst.numel()) of a tensor of this file, in row-major order, to
-  /// host memory: as they are when dst has the same dtype, else both must be floating and each
-  /// element is rounded once. Throws IoError.
-  void read(const SafetensorsEntry& entry, std::int64_t first, const View& dst) const;
+  void read(const SafetensorsEntry& entry, std::int64_t first, const View& dst) const override;
 
  private:
   InputFile file_;
   std::vector<SafetensorsEntry> tensors_;
   std::map<std::string, std::size_t, std::less<>> index_;
   std::map<std::string, std::string> metadata_;
-};
-
-/// A Hugging Face folder's weights: model.safetensors, or the shards that
-/// model.safetensors.index.json names; or a single .safetensors file.
-class SafetensorsFolder {
- public:
-  struct Tensor {
-    const SafetensorsEntry* entry;
-    const SafetensorsFile* file;
-  };
-
-  /// Throws one IoError with every problem of the folder (up to the eighth file that is not
-  /// readable): no weights, a damaged or missing shard,
-  /// an index that names files outside the folder, a tensor that is in several shards, in none, or
-  /// in another than the index says.
-  explicit SafetensorsFolder(std::string path);
-
-  const std::string& path() const { return path_; }
-  /// By name.
-  const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
-  const Tensor* find(std::string_view name) const;
-  /// As SafetensorsFile::read, by name.
-  void read(std::string_view name, std::int64_t first, const View& dst) const;
-
- private:
-  void open_shards(const std::string& index_path);
-
-  std::string path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, Tensor, std::less<>> tensors_;
 };
 
 }  // namespace zero3d

@@ -25,9 +25,10 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
 /// "F32" for DType::f32.
 std::string_view safetensors_name(DType dtype);
 
-/// Parses model.safetensors.index.json: tensor name -> file name. Throws IoError(path) with all
-/// problems: file names that are no plain names of .safetensors files included.
-std::map<std::string, std::string> parse_safetensors_index(const std::string& path,
-                                                           std::string_view text);
+/// Parses model.safetensors.index.json, or one of files that end in another `suffix`: tensor name
+/// -> file name. Throws IoError(path) with all problems: file names that are no plain names of such
+/// files included.
+std::map<std::string, std::string> parse_safetensors_index(
+    const std::string& path, std::string_view text, std::string_view suffix = ".safetensors");
 
 }  // namespace zero3d

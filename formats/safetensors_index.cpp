@@ -12,7 +12,7 @@
 namespace zero3d {
 namespace {
 
-/// Events of model.safetensors.index.json: {"metadata": {...}, "weight_map": {name: file}}.
+/// Events of an index: {"metadata": {...}, "weight_map": {name: file}}.
 class IndexReader final : public JsonEvents {
  public:
   explicit IndexReader(ProblemList& problems) : problems_(problems) {}
@@ -71,17 +71,17 @@ class IndexReader final : public JsonEvents {
   int depth_ = 0;
 };
 
-bool is_plain_file_name(std::string_view name) {
-  static constexpr std::string_view kSuffix = ".safetensors";
-  return name.size() > kSuffix.size() && name.size() <= 255 &&
-         name.substr(name.size() - kSuffix.size()) == kSuffix && name[0] != '.' &&
+bool is_plain_file_name(std::string_view name, std::string_view suffix) {
+  return name.size() > suffix.size() && name.size() <= 255 && name.ends_with(suffix) &&
+         name[0] != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
 }  // namespace
 
 std::map<std::string, std::string> parse_safetensors_index(const std::string& path,
-                                                           std::string_view text) {
+                                                           std::string_view text,
+                                                           std::string_view suffix) {
   if (is_lfs_pointer(text)) throw IoError(path, 0, std::string(kIsLfsPointer));
   ProblemList problems;
   IndexReader reader(problems);
@@ -91,11 +91,11 @@ std::map<std::string, std::string> parse_safetensors_index(const std::string& pa
   if (!reader.seen_map) problems.add("it has no weight_map");
   std::map<std::string, std::size_t> refused;
   for (const auto& [tensor, file] : reader.files) {
-    if (!is_plain_file_name(file)) ++refused[file];
+    if (!is_plain_file_name(file, suffix)) ++refused[file];
   }
   for (const auto& [file, count] : refused) {
     problems.add(concat("file name ", printable(file), " (of ", count,
-                        " tensors): expected the plain name of a .safetensors file in the folder"));
+                        " tensors): expected the plain name of a ", suffix, " file in the folder"));
   }
   problems.throw_if_any(path, "damaged index");
   return std::move(reader.files);

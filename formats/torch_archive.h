@@ -26,6 +26,9 @@ class TorchArchive {
   /// from before 1.6, pickles with bytes behind them.
   explicit TorchArchive(std::string path, std::shared_ptr<OpenFiles> files = nullptr);
 
+  TorchArchive(const TorchArchive&) = delete;
+  TorchArchive& operator=(const TorchArchive&) = delete;
+
   const std::string& path() const { return path_; }
   /// What was saved. Valid as long as the archive.
   PickleValue root() const { return tree_.root(); }

@@ -8,7 +8,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
-#include "zero3d/formats/safetensors.h"
+#include "zero3d/formats/weight_folder.h"
 #include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
 #include "zero3d/models/rope_json.h"

@@ -10,7 +10,7 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/problem_list.h"
-#include "zero3d/formats/safetensors.h"
+#include "zero3d/formats/weight_folder.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_leftovers.h"
 
@@ -31,7 +31,7 @@ bool is_embedding(std::string_view base) {
   return base == "wte.weight" || base == "embed_tokens.weight";
 }
 
-using FileTensor = SafetensorsFolder::Tensor;
+using FileTensor = WeightFolder::Tensor;
 using Available = std::map<std::string_view, FileTensor>;  ///< By base name.
 
 /// What wrappers put before every name, and larger models before the names of their parts.
@@ -54,7 +54,7 @@ constexpr NamePrefix kPrefixes[] = {
     {"model.language_model.", "a model of text and images: save its language model alone", false}};
 
 /// The first prefix that says what the folder is of.
-void add_wrapped_names(const SafetensorsFolder& folder, ProblemList& problems) {
+void add_wrapped_names(const WeightFolder& folder, ProblemList& problems) {
   for (const NamePrefix& prefix : kPrefixes) {
     const auto begins = [&](const auto& tensor) { return tensor.first.starts_with(prefix.text); };
     const bool any = std::ranges::any_of(folder.tensors(), begins);
@@ -70,7 +70,7 @@ void add_names(ProblemList& problems, std::string_view what,
   if (!names.empty()) problems.add(concat(names.size(), " ", what, ": ", name_list(names)));
 }
 
-Available by_base_name(const SafetensorsFolder& folder, ProblemList& problems) {
+Available by_base_name(const WeightFolder& folder, ProblemList& problems) {
   Available tensors;
   for (const auto& [name, tensor] : folder.tensors()) {
     const auto [other, fresh] = tensors.emplace(base_name(name), tensor);
@@ -86,7 +86,7 @@ class FolderSource final : public ParameterSource {
  public:
   /// `head_is_equal`: a head that the model ties has been compared. `config` may be null; remarks
   /// get what is left over and doubtful.
-  FolderSource(SafetensorsFolder folder, const std::vector<ParameterSpec>& parameters,
+  FolderSource(WeightFolder folder, const std::vector<ParameterSpec>& parameters,
                const ModelConfig* config, bool head_is_equal, std::vector<std::string>& remarks)
       : folder_(std::move(folder)) {
     ProblemList problems;
@@ -187,12 +187,12 @@ class FolderSource final : public ParameterSource {
     }
   }
 
-  SafetensorsFolder folder_;
+  WeightFolder folder_;
   std::map<std::string, FileTensor, std::less<>> tensors_;
 };
 
 /// Names the weight files of the folder that no tensor comes from: another shard, an adapter.
-void remark_unread_files(const SafetensorsFolder& folder, std::vector<std::string>& remarks) {
+void remark_unread_files(const WeightFolder& folder, std::vector<std::string>& remarks) {
   std::set<std::string> read;
   for (const auto& [name, tensor] : folder.tensors())
     read.insert(std::filesystem::path(tensor.file->path()).filename().string());
@@ -220,13 +220,13 @@ std::unique_ptr<ParameterSource> open_folder(const std::string& path,
                                              const std::vector<ParameterSpec>& parameters) {
   std::vector<std::string> remarks;
   auto source =
-      std::make_unique<FolderSource>(SafetensorsFolder(path), parameters, nullptr, false, remarks);
+      std::make_unique<FolderSource>(WeightFolder(path), parameters, nullptr, false, remarks);
   for (const std::string& remark : remarks) log_warning(concat(path, ": ", remark));
   return source;
 }
 
 std::unique_ptr<ParameterSource> open_model_folder(const std::string& path, ModelConfig& config) {
-  SafetensorsFolder folder(path);
+  WeightFolder folder(path);
   ProblemList ignored;  // FolderSource says it again
   const Available available = by_base_name(folder, ignored);
   const auto head = available.find(kHead);

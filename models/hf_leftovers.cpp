@@ -11,7 +11,7 @@
 namespace zero3d {
 namespace {
 
-using FileTensor = SafetensorsFolder::Tensor;
+using FileTensor = WeightFolder::Tensor;
 
 constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements read at a time
 

@@ -5,13 +5,13 @@
 #include <optional>
 #include <string>
 
-#include "zero3d/formats/safetensors.h"
+#include "zero3d/formats/weight_folder.h"
 #include "zero3d/models/model_config.h"
 
 namespace zero3d {
 
 /// Whether two tensors hold the same values; false where shapes differ or one is not floating.
-bool same_values(const SafetensorsFolder::Tensor& a, const SafetensorsFolder::Tensor& b);
+bool same_values(const WeightFolder::Tensor& a, const WeightFolder::Tensor& b);
 
 /// What is known of a tensor that no parameter takes.
 struct Leftover {
@@ -19,6 +19,6 @@ struct Leftover {
   std::string doubtful;  ///< Why it may not be what the model derives; empty: it is that.
 };
 /// Compares it with what the model makes of itself. `config` null: rotary tables are doubtful.
-Leftover examine_leftover(const SafetensorsFolder::Tensor& tensor, const ModelConfig* config);
+Leftover examine_leftover(const WeightFolder::Tensor& tensor, const ModelConfig* config);
 
 }  // namespace zero3d

@@ -11,6 +11,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/formats/safetensors_header.h"
 #include "zero3d/formats/safetensors_writer.h"
+#include "zero3d/formats/weight_folder.h"
 #include "zero3d/tests/support/temporary_folder.h"
 
 namespace zero3d {
@@ -290,7 +291,7 @@ class Shards : public ::testing::Test {
         "{\"metadata\":{\"total_size\":1,\"x\":[[1.5,null,true,-1]]},\"weight_map\":" + map + "}");
   }
   std::string refused() {
-    return message_of<IoError>([&] { SafetensorsFolder folder(folder_.path().string()); });
+    return message_of<IoError>([&] { WeightFolder folder(folder_.path().string()); });
   }
   TemporaryFolder folder_;
 };
@@ -299,7 +300,7 @@ TEST_F(Shards, AreOneSetOfTensors) {
   shard("m-1.safetensors", {"a", "b"}, 1.0f);
   shard("m-2.safetensors", {"c"}, 2.0f);
   index(R"({"a":"m-1.safetensors","b":"./m-1.safetensors","c":"./m-2.safetensors"})");
-  const SafetensorsFolder folder(folder_.path().string());
+  const WeightFolder folder(folder_.path().string());
   EXPECT_EQ(folder.tensors().size(), 3u);
   std::vector<float> values(1);
   folder.read("c", 1, view_of(values));
@@ -362,10 +363,10 @@ TEST_F(Shards, RefusesDamagedIndexes) {
 }
 
 TEST_F(Shards, FoldersWithoutWeightsSayWhatTheyHave) {
-  expect_has(refused(), "found neither");
-  folder_.write("pytorch_model.bin", "x");
-  expect_has(refused(), "'pytorch_model.bin' holds weights pickled by PyTorch");
-  expect_has(message_of<IoError>([&] { SafetensorsFolder folder(folder_.file("absent")); }),
+  expect_has(refused(), "found none of them");
+  folder_.write("model.pt", "x");
+  expect_has(refused(), "'model.pt' holds weights pickled by PyTorch");
+  expect_has(message_of<IoError>([&] { WeightFolder folder(folder_.file("absent")); }),
              "no such model folder");
 }
 

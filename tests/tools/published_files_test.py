@@ -87,6 +87,14 @@ def over_another(entries):
 
 
 SHARD = "model-00001-of-00001.safetensors"
+BIN = "pytorch_model.bin"
+BIN_SHARD = "pytorch_model-00001-of-00001.bin"
+
+
+def pickled(raw):
+    """The weights as torch.save writes them."""
+    entries, data = unpack(raw)
+    return support.torch_file({name: (e["shape"], data[slice(*e["data_offsets"])]) for name, e in entries.items()})
 
 
 def with_file(name, data):
@@ -131,7 +139,12 @@ FOLDERS = [
     ("an adapter of LoRA",
      lambda raw: {WEIGHTS: None, "config.json": None, "adapter_config.json": b"{}", "adapter_model.safetensors": raw},
      "config.json"),
-    ("weights of PyTorch", with_file("pytorch_model.bin", b"PK\x03\x04"), "save_pretrained"),
+    ("weights of PyTorch", lambda raw: {WEIGHTS: None, BIN: pickled(raw)}, TRAINS),
+    ("weights of PyTorch in a shard", lambda raw: {WEIGHTS: None, BIN_SHARD: pickled(raw), BIN + ".index.json": json.dumps(
+        {"weight_map": dict.fromkeys(unpack(raw)[0], BIN_SHARD)}).encode()}, TRAINS),
+    ("weights of PyTorch cut off", lambda raw: {WEIGHTS: None, BIN: pickled(raw)[:-100]}, "no complete zip archive"),
+    ("weights of PyTorch that were not fetched", with_file("pytorch_model.bin", LFS), "git-lfs"),
+    ("a trainer's state under the name of weights", with_file("pytorch_model.bin", support.torch_file({})), "missing from the folder"),
     ("weights under another name", with_file("weights.safetensors", b""), WEIGHTS),
     ("an empty file", lambda raw: {WEIGHTS: b""}, "0 bytes in all"),
     ("a header's size alone", lambda raw: {WEIGHTS: raw[:8]}, "truncated"),

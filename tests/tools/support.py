@@ -1,14 +1,20 @@
 """What the tests of the command share: running it, reading what it writes, and making damaged inputs."""
 import argparse
+import collections
+import io
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
+import zipfile
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 MODELS = GOLDEN / "models"
@@ -115,3 +121,45 @@ def write_safetensors(path, tensors):
         data += raw
     text = json.dumps(header).encode()
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def torch_file(tensors):
+    """What torch.save writes of {name: (shape, bytes of fp32)}."""
+    modules = {"torch": types.ModuleType("torch"), "torch._utils": types.ModuleType("torch._utils")}
+    storage_type = type("FloatStorage", (), {"__module__": "torch"})
+    modules["torch"].FloatStorage = storage_type
+
+    def rebuild(*_):
+        raise AssertionError("nothing calls it")
+    rebuild.__module__, rebuild.__name__, rebuild.__qualname__ = "torch._utils", *["_rebuild_tensor_v2"] * 2
+    modules["torch._utils"]._rebuild_tensor_v2 = rebuild
+
+    class Storage:
+        def __init__(self, key, raw):
+            self.id = ("storage", storage_type, str(key), "cpu", len(raw) // 4)
+
+    class Tensor:
+        def __init__(self, storage, shape):
+            strides = [1] * len(shape)
+            for dim in range(len(shape) - 1, 0, -1):
+                strides[dim - 1] = strides[dim] * shape[dim]
+            self.arguments = (storage, 0, tuple(shape), tuple(strides), False, collections.OrderedDict())
+
+        def __reduce__(self):
+            return rebuild, self.arguments
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            return obj.id if isinstance(obj, Storage) else None
+
+    state = collections.OrderedDict((name, Tensor(Storage(key, raw), shape))
+                                    for key, (name, (shape, raw)) in enumerate(tensors.items()))
+    text, out = io.BytesIO(), io.BytesIO()
+    with unittest.mock.patch.dict(sys.modules, modules):
+        Pickler(text, protocol=2).dump(state)
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("archive/data.pkl", text.getvalue())
+        archive.writestr("archive/byteorder", "little")
+        for key, (_, raw) in enumerate(tensors.values()):
+            archive.writestr(f"archive/data/{key}", raw)
+    return out.getvalue()
