@@ -47,7 +47,7 @@ int run(int argc, char** argv, bool output) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) std::cout << app.help();
     if (!output && (app.got_subcommand("validate") || app.got_subcommand("config-docs") ||
-                    app.got_subcommand("inspect")))
+                    app.got_subcommand("inspect") || app.got_subcommand("diff")))
       throw zero3d::Error(zero3d::ErrorKind::kInvalid,
                           "standard output is closed, and what this command prints is all it does");
   } catch (const CLI::ParseError& error) {
