@@ -59,6 +59,21 @@ void add_export(CLI::App& app) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_option("--max-shard", options->max_shard, "Largest file, such as 5GB; default: 50GB")
       ->type_name("SIZE");
+  CLI::Option* deepspeed = command->add_flag(
+      "--deepspeed", options->deepspeed,
+      "Write a checkpoint that DeepSpeed and its zero_to_fp32.py load instead, with Adam's states");
+  command->add_option("--ranks", options->ranks, "Data-parallel ranks that will load it")
+      ->needs(deepspeed)
+      ->check(int_number(1, 4096))
+      ->capture_default_str();
+  command->add_option("--zero-stage", options->zero_stage, "1, 2 or 3; default: that of the run")
+      ->needs(deepspeed)
+      ->check(int_number(1, 3));
+  command
+      ->add_option("--config", options->config,
+                   "The ds_config that will load it; default: that of the run")
+      ->needs(deepspeed)
+      ->type_name("FILE");
   command->callback([options] { export_checkpoint(*options); });
 }
 

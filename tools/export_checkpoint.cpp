@@ -55,42 +55,63 @@ DType dtype_of_export(const ExportOptions& options, const ModelConfig& config) {
   return config.dtype.value_or(DType::f32);
 }
 
-}  // namespace
+ExportSource open_source(const ExportOptions& options) {
+  ExportSource source;
+  source.saved = open_saved_state(options.checkpoint);
+  source.model = find_model(*source.saved, options);
+  match_ties(*source.saved, source.model);
+  source.saved = open_saved_state(options.checkpoint, {blocks_of(source.model), options.map});
+  return source;
+}
 
-void export_checkpoint(const ExportOptions& options) {
-  std::unique_ptr<SavedState> saved = open_saved_state(options.checkpoint);
-  ModelConfig config = find_model(*saved, options);
-  match_ties(*saved, config);
-  saved = open_saved_state(options.checkpoint, {blocks_of(config), options.map});
-  const std::vector<ParameterSpec> parameters = list_parameters(*build_model(config));
-  require_same_model(*saved, parameters);
-  const DType dtype = dtype_of_export(options, config);
-  const std::vector<TensorDeclaration> tensors = exported_tensors(parameters, dtype);
-  for (const TensorDeclaration& tensor : tensors)
-    if (saved->find(tensor.name)->tensors.count(kWeight) == 0)
-      throw_invalid(concat(saved->path(), " was saved without ", tensor.name,
-                           ", which was frozen: export from a checkpoint that has it"));
-  FolderWriter writer(
-      options.out, to_config_json(config, dtype), tensors,
-      options.max_shard.empty() ? FolderWriter::kMaxShardBytes : parse_bytes(options.max_shard));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(bytes_of(kSlice, dtype)));
+/// Slice by slice.
+void write_weights(const SavedState& saved, const std::vector<TensorDeclaration>& tensors,
+                   FolderWriter& writer) {
+  std::vector<std::byte> bytes;
   for (const TensorDeclaration& tensor : tensors) {
-    const SavedParameter& parameter = *saved->find(tensor.name);
+    const SavedParameter& parameter = *saved.find(tensor.name);
     const std::int64_t numel = tensor.shape.numel();
+    bytes.resize(static_cast<std::size_t>(bytes_of(std::min(kSlice, numel), tensor.dtype)));
     for (std::int64_t first = 0; first < numel; first += kSlice) {
       const std::int64_t count = std::min(kSlice, numel - first);
       const GlobalRun run{first, count, 0};
-      const View view(bytes.data(), dtype, Shape{count});
-      saved->read(parameter, kWeight, {&run, 1}, view);
+      const View view(bytes.data(), tensor.dtype, Shape{count});
+      saved.read(parameter, kWeight, {&run, 1}, view);
       writer.write(tensor.name, view);
     }
   }
-  const std::vector<std::string> left = writer.carry(model_folder(*saved, options));
+}
+
+void export_folder(const ExportOptions& options, const ExportSource& source) {
+  const SavedState& saved = *source.saved;
+  const std::vector<ParameterSpec> parameters = list_parameters(*build_model(source.model));
+  require_same_model(saved, parameters);
+  const DType dtype = dtype_of_export(options, source.model);
+  const std::vector<TensorDeclaration> tensors = exported_tensors(parameters, dtype);
+  for (const TensorDeclaration& tensor : tensors)
+    if (saved.find(tensor.name)->tensors.count(kWeight) == 0)
+      throw_invalid(concat(saved.path(), " was saved without ", tensor.name,
+                           ", which was frozen: export from a checkpoint that has it"));
+  FolderWriter writer(
+      options.out, to_config_json(source.model, dtype), tensors,
+      options.max_shard.empty() ? FolderWriter::kMaxShardBytes : parse_bytes(options.max_shard));
+  write_weights(saved, tensors, writer);
+  const std::vector<std::string> left = writer.carry(model_folder(saved, options));
   writer.commit();
   std::printf("model      %s: %zu tensors in %s, of step %lld of %s\n", options.out.c_str(),
               tensors.size(), std::string(name_of(dtype)).c_str(),
-              static_cast<long long>(saved->run().state.steps), saved->path().c_str());
+              static_cast<long long>(saved.run().state.steps), saved.path().c_str());
   if (!left.empty()) std::printf("model      left behind: %s\n", name_list(left).c_str());
+}
+
+}  // namespace
+
+void export_checkpoint(const ExportOptions& options) {
+  const ExportSource source = open_source(options);
+  if (options.deepspeed)
+    export_deepspeed(options, source);
+  else
+    export_folder(options, source);
 }
 
 }  // namespace zero3d::tools

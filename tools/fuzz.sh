@@ -8,7 +8,7 @@ seconds=${1:-60}
 tools/packages.sh build test fuzz
 cmake --preset fuzz >/dev/null
 cmake --build --preset fuzz >build/fuzz/build.log 2>&1 || { tail -n 40 build/fuzz/build.log; exit 1; }
-for target in config safetensors token_file torch_archive; do
+for target in config manifest safetensors token_file torch_archive; do
   finds=build/fuzz/finds/$target
   mkdir -p "$finds"
   echo "== ${target}_fuzz for $seconds s"

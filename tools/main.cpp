@@ -38,7 +38,6 @@ int run(int argc, char** argv, bool output) {
   app.require_subcommand(0, 1);
   zero3d::tools::add_train(app);
   zero3d::tools::add_validate(app);
-  zero3d::tools::add_inspect(app);
   zero3d::tools::add_diff(app);
   zero3d::tools::add_export(app);
   zero3d::tools::add_config_docs(app);
@@ -48,7 +47,7 @@ int run(int argc, char** argv, bool output) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) std::cout << app.help();
     if (!output && (app.got_subcommand("validate") || app.got_subcommand("config-docs") ||
-                    app.got_subcommand("inspect")))
+                    app.got_subcommand("inspect") || app.got_subcommand("diff")))
       throw zero3d::Error(zero3d::ErrorKind::kInvalid,
                           "standard output is closed, and what this command prints is all it does");
   } catch (const CLI::ParseError& error) {

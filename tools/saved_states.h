@@ -27,6 +27,7 @@ inline constexpr const char* kTrainFacts = "zero3d_train";
 // What is in it for others: the text of config.json, and the folder or name of --model.
 inline constexpr const char* kModelConfig = "model_config";
 inline constexpr const char* kModel = "model";
+inline constexpr const char* kTrainConfig = "ds_config";
 /// What `zero3d train` wrote down under a name; null where it did not write the checkpoint.
 const JsonValue* train_fact(const SavedState& saved, const char* name);
 

@@ -21,7 +21,6 @@ namespace {
 constexpr const char* kData = "data";
 constexpr const char* kSequence = "sequence_length";
 constexpr const char* kOrder = "order";
-constexpr const char* kConfig = "ds_config";
 
 bool overrides(const TrainRequest& request, std::string_view key) {
   return std::find(request.overrides.begin(), request.overrides.end(), key) !=
@@ -85,7 +84,7 @@ std::string overridden_config(const TrainRequest& request, const SavedState& sav
   for (const std::string& key : request.overrides) {
     const auto found = paths.find(key);
     if (found == paths.end()) continue;
-    const JsonValue* const config = train_fact(saved, kConfig);
+    const JsonValue* const config = train_fact(saved, kTrainConfig);
     if (config == nullptr || !config->is_object())
       throw_invalid(concat(saved.path(),
                            " does not hold the configuration of its run, so that "
@@ -146,7 +145,7 @@ JsonValue run_facts(const TrainPlan& plan) {
   facts.set(kModelConfig,
             JsonValue(to_config_json(plan.model, plan.settings.precision.parameters)));
   facts.set(kModel, JsonValue(plan.request.model));
-  facts.set(kConfig, loadable_json(plan.loaded.config));
+  facts.set(kTrainConfig, loadable_json(plan.loaded.config));
   JsonValue client = JsonValue::make_object();
   client.set(kTrainFacts, std::move(facts));
   return client;

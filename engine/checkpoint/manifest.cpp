@@ -220,8 +220,9 @@ Piece ManifestReader::read_piece(const JsonValue& entry, std::int64_t numel,
   if (numbers.size() == 7) {
     piece.repeat = at(4, 1, numel);
     const std::int64_t more = std::max<std::int64_t>(1, piece.repeat - 1);
-    piece.stride = at(5, 0, (numel - piece.first - piece.count) / more);
-    piece.pitch = at(6, 0, bytes / more);
+    // Runs of a piece do not overlap, so that none has more of them than its file has elements.
+    piece.stride = at(5, piece.count, (numel - piece.first - piece.count) / more);
+    piece.pitch = at(6, piece.count, bytes / more);
   }
   const std::int64_t end = (piece.repeat - 1) * piece.pitch + piece.count;
   if (end > (bytes - piece.offset) / element_bytes)

@@ -14,7 +14,8 @@
 namespace zero3d {
 
 /// `repeat` runs of `count` elements: run i holds elements [first + i * stride, + count) of the
-/// global tensor, and lies `offset` bytes and i * pitch elements into its file.
+/// global tensor, and lies `offset` bytes and i * pitch elements into its file; stride and pitch
+/// are at least `count` where it repeats.
 struct Piece {
   int file = 0;
   std::int64_t offset = 0;  ///< Bytes.

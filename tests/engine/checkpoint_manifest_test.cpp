@@ -87,6 +87,7 @@ TEST(Manifest, WhatIsNoneIsRefusedByItsPlace) {
               {"[0,0,0,60]", "[0,0,0]", "4 or 7"},
               {"[0,120,0,3,10,6,3]", "[0,120,0,3,10,7,3]", "expected a number"},
               {"[0,120,0,3,10,6,3]", "[0,120,0,3,10,6,1000]", "expected a number"},
+              {"[0,120,0,3,10,6,3]", "[0,120,0,3,10,6,0]", "from 3 to"},
               {"\"name\":\"frozen\"", "\"name\":\"a \\\"name\\\"\"", "twice"},
               {"\"frozen\":false", "\"frozen\":false,\"frozen\":false", "twice"}};
   for (const auto& row : rows) {

@@ -294,6 +294,30 @@ TEST_F(WrittenCheckpoint, StageOneWithoutAddresses) {
   expect_has(refusal(), "the optimizer file of ZeRO rank 1, model-parallel rank 0 is not there");
 }
 
+TEST_F(WrittenCheckpoint, StageTwoWithAlignedParameters) {
+  // Each parameter begins at a multiple of four; one rank.
+  TorchWriter model, w;
+  write("mp_rank_00_model_states.pt", model,
+        counters(
+            {{"module", P::ordered({})},
+             {"param_shapes", P::list({P::ordered({{"a", P::size({3})}, {"b", P::size({5})}})})}}));
+  write("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", w,
+        P::dict({{"optimizer_state_dict",
+                  P::dict({{"zero_stage", P::integer(2)},
+                           {"base_optimizer_state",
+                            P::list({P::dict({{"exp_avg", w.floats(iota(12, 100), {12})}})})},
+                           {"base_optimizer_state_step", P::integer(8)},
+                           {"param_alignment_paddings", P::list({P::list(P::integers({1, 3}))})},
+                           {"single_partition_of_fp32_groups",
+                            P::list({w.floats(iota(9, 0), {9})})}})}}));
+  const DeepspeedCheckpoint checkpoint(path());
+  EXPECT_EQ(values(checkpoint, "a"), iota(3, 0));
+  EXPECT_EQ(values(checkpoint, "b"), iota(5, 4));
+  EXPECT_EQ(values(checkpoint, "b", "exp_avg"), iota(5, 104));
+  EXPECT_EQ(checkpoint.facts().zero_stage, 2);
+  EXPECT_EQ(checkpoint.find("b")->step, 8);
+}
+
 TEST_F(WrittenCheckpoint, StageThreeWithSubgroups) {
   // a (5 elements, shares of 3) and b (2, shares of 1) in one sub-group, c (3, shares of 2) in the
   // next; frozen f (3, shares of 2).
@@ -418,6 +442,67 @@ TEST_F(WrittenCheckpoint, UniversalWithStepsAndShapes) {
   EXPECT_EQ(checkpoint.find("a")->step, 3);
   fs::remove_all(folder_.path() / "step/zero/a");
   expect_has(refusal(), "no folder for 'a'");
+}
+
+TEST_F(WrittenCheckpoint, APipelineWithSharedWeights) {
+  // Two stages, one rank each: both have the embedding, which layers 0 and 2 use.
+  const std::string shared = "tied_modules.embed.wte.weight";
+  const auto stage = [&](int rank, const std::string& own, std::int64_t count, bool first) {
+    TorchWriter model, w;
+    const P::Entries tied = {{shared, P::size({2, 2})}}, other = {{own, P::size({count})}};
+    P::Entries order = first ? tied : other;
+    order.push_back((first ? other : tied).front());
+    write("mp_rank_0" + std::to_string(rank) + "_model_states.pt", model,
+          counters({{"module", P::none()},
+                    {"param_shapes", P::list({P::ordered(order)})},
+                    {"mp_world_size", P::integer(2)},
+                    {"checkpoint_parallel_dimensions",
+                     P::dict({{"pp_degree", P::integer(2)}, {"tp_degree", P::integer(1)}})}}));
+    write("zero_pp_rank_0_mp_rank_0" + std::to_string(rank) + "_optim_states.pt", w,
+          P::dict({{"optimizer_state_dict",
+                    P::dict({{"base_optimizer_state", P::dict({})},
+                             {"single_partition_of_fp32_groups",
+                              P::list({w.floats(
+                                  iota(static_cast<std::size_t>(count) + 4, first ? 1.0f : 50.0f),
+                                  {count + 4})})}})}}));
+  };
+  stage(0, "1.norm.weight", 3, true);
+  stage(1, "2.bias", 2, false);
+  const auto zeros = [](TorchWriter& w, std::vector<std::int64_t> shape) {
+    std::int64_t numel = 1;
+    for (const std::int64_t extent : shape) numel *= extent;
+    return w.floats(Floats(static_cast<std::size_t>(numel)), shape);
+  };
+  for (int number : {0, 2}) {
+    TorchWriter w;
+    P::Entries weights = {{"wte.weight", zeros(w, {2, 2})}};
+    if (number == 2) weights.emplace_back("bias", zeros(w, {2}));
+    write("layer_0" + std::to_string(number) + "-model_states.pt", w, P::ordered(weights));
+  }
+  TorchWriter w;
+  write("layer_01-model_states.pt", w, P::ordered({{"norm.weight", zeros(w, {3})}}));
+
+  const DeepspeedCheckpoint checkpoint(path());
+  EXPECT_EQ(checkpoint.parameters().size(), 3u);
+  EXPECT_EQ(values(checkpoint, shared), iota(4, 1));
+  EXPECT_EQ(values(checkpoint, "2.wte.weight"), iota(4, 1));
+  EXPECT_EQ(values(checkpoint, "1.norm.weight"), iota(3, 5));
+  EXPECT_EQ(values(checkpoint, "2.bias"), iota(2, 50));
+  const MatchedNames matched =
+      match_names(checkpoint, {{{"model.embed_tokens.weight", {2, 2}}},
+                               {{"model.norm.weight", {3}}},
+                               {{"model.embed_tokens.weight", {2, 2}}, {"lm_head.bias", {2}}}});
+  EXPECT_EQ(matched.names.at("model.embed_tokens.weight"), shared);
+  EXPECT_EQ(matched.names.at("model.norm.weight"), "1.norm.weight");
+  EXPECT_EQ(matched.names.at("lm_head.bias"), "2.bias");
+
+  // A name of the user's own goes before what would be found.
+  const MatchedNames renamed =
+      match_names(checkpoint, {{{"table", {2, 2}}}, {{"scale.weight", {3}}}, {{"offset", {2}}}},
+                  {{"1.norm", "scale"}, {"2.bias", "offset"}});
+  EXPECT_EQ(renamed.names.at("scale.weight"), "1.norm.weight");
+  EXPECT_EQ(renamed.names.at("offset"), "2.bias");
+  EXPECT_EQ(renamed.names.at("table"), shared);
 }
 
 TEST_F(WrittenCheckpoint, FindsTagsAndRefusesWhatIsNone) {

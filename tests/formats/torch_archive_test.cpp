@@ -212,6 +212,18 @@ TEST_F(TorchArchiveTest, RefusesOtherFiles) {
   expect_has(refusal(writer_.archive(P::none(), ZipWriter(secret))), "is encrypted");
 }
 
+TEST_F(TorchArchiveTest, EntriesLieApart) {
+  // The directory of an archive whose second entry is said to begin where the first one does.
+  ZipWriter zip;
+  zip.add("archive/data.pkl", P::none().pickle()).add("archive/version", "3");
+  std::string bytes = zip.finish();
+  const std::size_t second = bytes.rfind("PK\x01\x02");
+  bytes.replace(second + 42, 4, std::string(4, '\0'));
+  expect_has(refusal(bytes), "reaches into the next one");
+  bytes.replace(second + 42, 4, test::little_endian<std::uint32_t>(0x7fffffff));
+  expect_has(refusal(bytes), "does not fit before the directory");
+}
+
 TEST_F(TorchArchiveTest, FindsDamage) {
   const std::string bytes = writer_.archive(P::dict({{"w", writer_.floats({1, 2, 3, 4}, {2, 2})}}));
   for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 40)
