@@ -513,7 +513,11 @@ TEST_F(WrittenCheckpoint, FindsTagsAndRefusesWhatIsNone) {
   write("mp_rank_00_model_states.pt", w, counters({{"module", P::ordered({})}}));
   folder_.write("latest", "step\n");
   EXPECT_TRUE(is_deepspeed_checkpoint(folder_.path().string()));
-  EXPECT_EQ(DeepspeedCheckpoint(folder_.path().string()).facts().global_steps, 3);
+  const DeepspeedCheckpoint bare(folder_.path().string());
+  EXPECT_EQ(bare.facts().global_steps, 3);
+  EXPECT_EQ(bare.facts().remarks, std::vector<std::string>{"it holds no optimizer states"});
+  fs::create_directories(folder_.path() / "other/zero");
+  EXPECT_FALSE(is_deepspeed_checkpoint(folder_.file("other")));
   for (const char* tag : {"../step", "/tmp", ""}) {
     folder_.write("latest", tag);
     expect_has(message_of<IoError>([&] { is_deepspeed_checkpoint(folder_.path().string()); }),
@@ -555,6 +559,12 @@ TEST_F(WrittenCheckpoint, RefusesWhatDoesNotFitTogether) {
   write_both(9, address(-1, 5));
   expect_has(refusal(), "expected a counter of 0 or more");
   TorchWriter w;
+  const P storage = TorchWriter::storage_id(w.storage("1234"), "FloatStorage", 1);
+  write("zero_pp_rank_0_mp_rank_00_optim_states.pt", w,
+        P::dict({{"optimizer_state_dict",
+                  P::dict({{"single_partition_of_fp32_groups",
+                            P::list({TorchWriter::tensor(storage, 0, {5}, {0})})}})}}));
+  expect_has(refusal(), "expected a tensor of masters of group 0");
   write("mp_rank_00_model_states.pt", w, P::list({}));
   EXPECT_NE(refusal(), "");
 }
