@@ -75,8 +75,8 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
 
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
-                                      std::int64_t sequence, const TensorParallel& tp) {
-  return peak_activation_bytes(module, layout, training, dtype, batch, sequence, tp,
+                                      std::int64_t sequence, const DryRunRank& rank) {
+  return peak_activation_bytes(module, layout, training, dtype, batch, sequence, rank,
                                stage_of(layout), {});
 }
 
