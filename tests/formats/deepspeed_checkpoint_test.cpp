@@ -247,11 +247,13 @@ TEST_F(WrittenCheckpoint, StageOneWithoutAddresses) {
                                        {"b", model.floats(iota(2, 0), {2})},
                                        {"c", model.floats(iota(3, 0), {3})},
                                        {"still", model.floats({8, 9}, {2})},
+                                       {"head", model.floats(iota(3, 0), {3})},
                                        {"buffer", model.floats({1}, {1})}})},
                 {"buffer_names", P::list({P::text("buffer")})},
                 {"param_shapes", P::list({P::ordered({{"a", P::size({5})}, {"b", P::size({2, 1})}}),
                                           P::ordered({{"c", P::size({3})}})})},
                 {"lr_scheduler", P::dict({{"last_batch_iteration", P::integer(2)}})},
+                {"shared_params", P::dict({{"head", P::text("c")}})},
                 {"dp_world_size", P::integer(2)},
                 {"mp_world_size", P::integer(1)}}));
   for (int rank = 0; rank < 2; ++rank) {
@@ -285,6 +287,8 @@ TEST_F(WrittenCheckpoint, StageOneWithoutAddresses) {
   EXPECT_TRUE(checkpoint.find("still")->frozen);
   EXPECT_EQ(values(checkpoint, "still"), (Floats{8, 9}));
   EXPECT_EQ(checkpoint.find("buffer"), nullptr);
+  EXPECT_EQ(checkpoint.parameters().size(), 4u);
+  EXPECT_EQ(checkpoint.find("head"), checkpoint.find("c"));
 
   fs::rename(folder_.path() / "step/zero_pp_rank_1_mp_rank_00_optim_states.pt",
              folder_.path() / "away");
