@@ -18,6 +18,8 @@ constexpr std::int64_t kStagingElements = 1 << 22;  // on their way from the sou
 void ParameterStore::synchronize() {
   compute_.synchronize();
   if (home_ != nullptr) home_->synchronize();
+  for (Stream* copies : {copy_in_, copy_out_})  // an update on the host ends with a copy to here
+    if (copies != nullptr) copies->synchronize();
   gather_.synchronize();
 }
 

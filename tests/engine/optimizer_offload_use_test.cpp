@@ -4,7 +4,9 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "offload_trial.h"
@@ -13,6 +15,40 @@
 
 namespace zero3d::test {
 namespace {
+
+/// Every parameter's bytes right after a step, before anything else waits for it.
+std::map<std::string, std::vector<std::byte>> exported(const Trial& run,
+                                                       const OffloadSettings& offload) {
+  std::map<std::string, std::vector<std::byte>> values;
+  RunOptions options = options_for(run);
+  options.body = [&](Engine& engine, Module&, int rank) {
+    const TokenBatch batch = options.batch({rank, 0, 0});
+    const MicroBatch view = batch.view();
+    engine.train_batch({&view, 1});
+    engine.model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& whole) {
+      if (rank == 0) values[spec.name].assign(whole.data(), whole.data() + whole.bytes());
+    });
+  };
+  run_engine(settings_for(run, offload), options);
+  return values;
+}
+
+TEST(OptimizerOffload, WhatIsExportedRightAfterAStepHasIt) {
+  for (const int ranks : {1, 2}) {
+    for (const int stage : {1, 2, 3}) {
+      for (const char* precision : {"", kBf16}) {
+        const Trial run{.stage = stage, .ranks = ranks, .precision = precision};
+        const auto resident = exported(run, {});
+        EXPECT_FALSE(resident.empty());
+        for (const double ratio : {1.0, 0.5}) {
+          if (ratio < 1 && stage < 3) continue;
+          EXPECT_EQ(exported(run, to_cpu(ratio)), resident)
+              << "stage " << stage << ", " << ranks << " ranks, " << precision;
+        }
+      }
+    }
+  }
+}
 
 TEST(OptimizerOffload, AModelLargerThanBothBudgetsTrains) {
   const TemporaryFolder folder;

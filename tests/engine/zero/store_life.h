@@ -60,7 +60,7 @@ struct Rig {
     checked.poison_on_free = true;
     if (c.persistent > 0) checked.jitter_seed = static_cast<std::uint64_t>(world.rank()) + 1;
     device = make_cpu_device(checked);
-    streams = std::make_unique<RankStreams>(*device, true);
+    streams = std::make_unique<RankStreams>(*device, StreamsBeside{.offloads = true});
     options.offload.io.rank = world.rank();
     store = std::make_unique<ParameterStore>(*device, layout, groups, options, *streams);
     store->load(*make_initial_values_source(7));
