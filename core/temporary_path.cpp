@@ -96,6 +96,10 @@ bool lock_new(const std::string& path, const Descriptor& descriptor) {
 }  // namespace
 
 TemporaryPath::TemporaryPath(const std::string& target, Kind kind) {
+  // The system would end the path there, and make, or later remove, what another one names.
+  if (target.find('\0') != std::string::npos)
+    throw IoError(target.substr(0, target.find('\0')), EINVAL,
+                  "a path goes on behind a NUL character, which none can hold");
   static std::atomic<unsigned> number{0};
   sweep(target);
   const std::string start = (fs::path(target).parent_path() / name_start(target)).string();

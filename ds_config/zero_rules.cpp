@@ -121,6 +121,11 @@ void check_super_offload(const Draft& draft) {
     draft.warning(path, "without effect below stage 3");
 }
 
+void require_folder_name(const Draft& draft, const std::string& key, const std::string& path) {
+  if (path.find('\0') != std::string::npos)
+    draft.train_error(key, "a path with a NUL character names no folder: remove it");
+}
+
 void check_offload(const Draft& draft) {
   const Config& config = draft.config;
   const int stage = config.stage();
@@ -135,6 +140,11 @@ void check_offload(const Draft& draft) {
     if (stage >= first_stage && config.offloads_to_drive(section) && !config.has(path) &&
         !config.has("zero3d.nvme_paths"))
       draft.train_error(path, "device \"nvme\" needs the folder on the drive: set nvme_path");
+    if (config.has(path)) require_folder_name(draft, path, config.text(path));
+  }
+  if (config.has("zero3d.nvme_paths")) {
+    for (const JsonValue& path : config.at("zero3d.nvme_paths").items())
+      require_folder_name(draft, "zero3d.nvme_paths", path.as_string());
   }
   check_super_offload(draft);
   const std::int64_t block = config.has("aio") ? config.integer("aio.block_size") : 0;

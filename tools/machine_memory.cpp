@@ -2,22 +2,36 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <optional>
 #include <sstream>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/offload/swap_folder.h"
 
 namespace zero3d::tools {
 namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+
+/// The folder itself or, where it is still to be made, the nearest one around it.
+std::string existing_folder(const std::string& path) {
+  std::error_code code;
+  std::filesystem::path folder = std::filesystem::absolute(path, code);
+  while (!std::filesystem::exists(folder, code) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder.string();
+}
 
 /// The number that a file consists of; "max" is none.
 std::optional<std::int64_t> number_in(const std::string& path) {
@@ -120,6 +134,39 @@ void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineM
           ": take a smaller train_micro_batch_size_per_gpu or --seq-len, --recompute, offload to "
           "nvme, a higher ZeRO stage over more ranks of other machines, or a machine with more "
           "memory"));
+}
+
+void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSettings& offload) {
+  struct Need {
+    std::string folder;
+    std::int64_t bytes = 0;
+  };
+  std::map<dev_t, Need> needs;  // paths may share a drive
+  const auto add = [&](OffloadDevice device, const std::vector<std::string>& paths,
+                       std::int64_t bytes) {
+    if (device != OffloadDevice::nvme) return;
+    const auto share = bytes / static_cast<std::int64_t>(paths.size());
+    for (const std::string& path : paths) {
+      const std::string folder = existing_folder(path);
+      struct stat found = {};
+      if (::stat(folder.c_str(), &found) != 0)
+        throw IoError(path, errno, "cannot look at the folder of nvme_path");
+      if (!S_ISDIR(found.st_mode)) throw IoError(path, ENOTDIR, "cannot make the folder");
+      if (::access(folder.c_str(), W_OK | X_OK) != 0)
+        throw IoError(folder, errno, "nvme_path is not to be written",
+                      "; name a folder of yours, or give this one's rights to the user");
+      Need& need = needs[found.st_dev];
+      need.folder = folder;
+      need.bytes += share * ranks;
+    }
+  };
+  const std::int64_t parameters = plan.drives[Category::parameters];
+  add(offload.optimizer.device, offload.optimizer.paths, plan.total_on_drives() - parameters);
+  add(offload.parameters.device, offload.parameters.paths, parameters);
+  for (const auto& [drive, need] : needs)
+    check_free_space(need.folder, need.bytes,
+                     concat("what ", ranks, ranks == 1 ? " rank offloads" : " ranks offload",
+                            " to this drive"));
 }
 
 void require_address_space(int ranks, int threads) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "zero3d/engine/memory_estimate.h"
+#include "zero3d/offload/offload_settings.h"
 #include "zero3d/parallel/comm/communicator.h"
 
 namespace zero3d::tools {
@@ -24,6 +25,10 @@ int ranks_of_this_machine(Communicator& world);
 /// Throws OutOfMemory, with the numbers and what to change, when `ranks` of this machine with
 /// `plan` each need more than it has.
 void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine);
+
+/// Throws IoError when a drive has less free than `ranks` of this machine with `plan` each lay there
+/// (a run lays all its files before the first step), or when its folder cannot be written.
+void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSettings& offload);
 
 /// Throws OutOfMemory when the process's limit of address space (ulimit -v) has no room for the
 /// stacks of `ranks` ranks of `threads` threads each and for what libraries map beside: refused

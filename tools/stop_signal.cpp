@@ -28,6 +28,7 @@ void install(int signal) {
 void catch_stop_signals() {
   install(SIGINT);
   install(SIGTERM);
+  install(SIGHUP);
 }
 
 int stop_signal() { return caught; }

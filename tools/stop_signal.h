@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT as a wish to save and leave: the run looks for it after each step. A second
-// SIGINT, or SIGTERM, ends the process at once, as it would have without this.
+// SIGTERM, SIGINT and SIGHUP as a wish to save, or to clear drives, and leave: the run looks for it
+// after each step. A second one ends the process at once, as it would have without this.
 #pragma once
 
 namespace zero3d::tools {

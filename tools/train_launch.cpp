@@ -149,13 +149,18 @@ std::string other_ranks(const TrainRequest& request, int processes) {
       ": leave --ranks out, or start as many (mpirun -n ", request.ranks, " zero3d train ...)");
 }
 
+/// A shell's code for the signal, unless the run was saved.
+int stopped_exit(const TrainRequest& request, const RunEnd& end) {
+  return request.save.empty() ? 128 + end.stopped_by : kStoppedExit;
+}
+
 /// A launcher ends all processes as soon as one has ended with a code.
-void leave_stopped(Communicator& meeting) {
+void leave_stopped(Communicator& meeting, int code) {
   try {
     meeting.exchange("");
   } catch (const CommError&) {
   }
-  throw ExitStatus{kStoppedExit};
+  throw ExitStatus{code};
 }
 
 void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromise>& promise) {
@@ -171,6 +176,7 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
         first_failure(*meeting, broken.empty() ? other_ranks(request, meeting->size()) : broken));
     const Share share = find_share(*meeting, read_allowed_cpus());
     end_together(*meeting, plan_together(*meeting, request, share, plan));
+    if (leaves_in_order(*plan)) catch_stop_signals();
     end = run_together(*plan, share, *meeting);
     collect_spans(*meeting);
   } catch (const CommError& error) {  // of the meeting
@@ -179,12 +185,13 @@ void run_under_mpi(const TrainRequest& request, const std::optional<LaunchPromis
   write_trace(*plan);
   write_schedule(*plan);
   if (!end.shortfall.empty()) end_together(*meeting, Failure{0, end.shortfall});
-  if (end.stopped) leave_stopped(*meeting);
+  if (end.stopped_by != 0) leave_stopped(*meeting, stopped_exit(request, end));
 }
 
 void run_as_threads(const TrainRequest& request) {
   const int ranks = std::max(1, request.ranks);
   const TrainPlan plan = make_plan(request, ranks, true, {0, ranks});
+  if (leaves_in_order(plan)) catch_stop_signals();
   RunEnd end;
   ThreadCommOptions options;
   options.timeout = timeout_of(request);
@@ -198,7 +205,7 @@ void run_as_threads(const TrainRequest& request) {
   write_trace(plan);
   write_schedule(plan);
   if (!end.shortfall.empty()) throw Error(ErrorKind::kNumeric, end.shortfall);
-  if (end.stopped) throw ExitStatus{kStoppedExit};
+  if (end.stopped_by != 0) throw ExitStatus{stopped_exit(request, end)};
 }
 
 }  // namespace
@@ -206,7 +213,6 @@ void run_as_threads(const TrainRequest& request) {
 void train(const TrainRequest& request) {
   set_log_level(parse_log_level(request.log_level));
   if (!request.trace.empty()) Tracer::enable();
-  if (!request.save.empty() && !request.dry_run) catch_stop_signals();
   const std::optional<LaunchPromise> promise = launch_promise();
   if (launched_by_mpi()) {
     run_under_mpi(request, promise);

@@ -309,4 +309,9 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   return plan;
 }
 
+bool leaves_in_order(const TrainPlan& plan) {
+  return !plan.request.dry_run &&
+         (!plan.request.save.empty() || plan.settings.offload.uses_drives());
+}
+
 }  // namespace zero3d::tools

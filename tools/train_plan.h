@@ -55,4 +55,8 @@ std::int64_t first_step(const TrainPlan& plan);
 /// same CPUs.
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share);
 
+/// Whether a signal ends the run after its step rather than at once: there is something to save, or
+/// to take off a drive.
+bool leaves_in_order(const TrainPlan& plan);
+
 }  // namespace zero3d::tools

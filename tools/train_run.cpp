@@ -98,7 +98,12 @@ class RankRun {
     const auto require_held = [&plan, ranks](const MemoryEstimate& memory) {
       require_machine_holds(memory, ranks, plan.machine_memory);
     };
-    if (!request_.dry_run) engine.approve_memory = require_held;
+    if (!request_.dry_run) {
+      engine.approve_memory = [this, require_held, ranks](const MemoryEstimate& memory) {
+        require_held(memory);
+        require_drives_hold(memory, ranks, settings_.offload);
+      };
+    }
     engine.plan_only = request_.dry_run;
     engine_ = std::make_unique<Engine>(settings_, *module_, mesh_, *device_, engine);
     memory_ = engine_->memory_estimate(settings_.micro_batch, plan.sequence_length);
@@ -123,8 +128,8 @@ class RankRun {
     const std::int64_t first = engine_->global_steps() + 1;
     if (leads()) progress_.emplace(request_.steps, first);
     Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", engine_->state().seed});
-    bool stopped = false;
-    for (std::int64_t step = first; step <= request_.steps && !stopped; ++step) {
+    int stopped_by = 0;
+    for (std::int64_t step = first; step <= request_.steps && stopped_by == 0; ++step) {
       const StepResult result = train_step(sampler);
       if (leads()) {
         if (plan_.metrics) plan_.metrics->train(result);
@@ -139,12 +144,12 @@ class RankRun {
           plan_.eval_data && (step == request_.steps ||
                               (request_.eval_interval > 0 && step % request_.eval_interval == 0));
       if (evaluate) evaluate_at(step);
-      stopped = step < request_.steps && asked_to_stop();
-      saves_.after_step(step, stopped);
+      if (step < request_.steps) stopped_by = asked_to_stop();
+      saves_.after_step(step, stopped_by != 0);
     }
     if (leads()) progress_->finish();
     saves_.finish();
-    if (stopped) return {"", true};
+    if (stopped_by != 0) return {"", stopped_by};
     if (!request_.export_folder.empty()) export_model();
     summarise(first);
     if (!request_.generate.empty()) generate_text();
@@ -154,15 +159,16 @@ class RankRun {
  private:
   bool leads() const { return mesh_.leads(); }
 
-  /// Whether a signal asks any rank to save and leave.
-  bool asked_to_stop() {
-    if (request_.save.empty()) return false;
-    const bool any = maximum(mesh_.world(), stop_signal()) != 0;
-    if (any && leads()) {
+  /// The signal that asks a rank to save, or to clear its drives, and leave; 0: none does.
+  int asked_to_stop() {
+    if (!leaves_in_order(plan_)) return 0;
+    const auto signal = static_cast<int>(maximum(mesh_.world(), stop_signal()));
+    if (signal != 0 && leads()) {
       progress_->finish();
-      log_info(concat("asked to stop (signal ", stop_signal(), "): saving"));
+      log_info(concat("asked to stop (signal ", signal, "): ",
+                      request_.save.empty() ? "leaving without a checkpoint" : "saving"));
     }
-    return any;
+    return signal;
   }
 
   void resume() {
@@ -181,7 +187,8 @@ class RankRun {
   void warn_of_machine(int ranks) const {
     try {
       require_machine_holds(memory_, ranks, plan_.machine_memory);
-    } catch (const OutOfMemory& error) {
+      require_drives_hold(memory_, ranks, settings_.offload);
+    } catch (const Error& error) {
       if (leads()) log_warning(concat("this machine does not hold the run: ", error.what()));
     }
   }

@@ -14,7 +14,7 @@ struct RunEnd {
   /// Why it did not do what it was to, though it came to its end and wrote everything; "" when it
   /// did.
   std::string shortfall;
-  bool stopped = false;  ///< By a signal, and saved: it can be resumed.
+  int stopped_by = 0;  ///< A signal, after whose step the run left; 0: none.
 };
 
 /// `share` says which of the allowed CPUs are this rank's.

@@ -39,8 +39,8 @@ void for_each_field(OffloadSettings& offload, const Use& use) {
 template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
-  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept,
-         pipeline, sharding, gradients, precision, recomputation, offload, optimizer, schedule,
+  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, pipeline, split_rows, overlap_tp,
+         split_kept, sharding, gradients, precision, recomputation, offload, optimizer, schedule,
          tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);

@@ -3,6 +3,8 @@
 Usage: drive_fault_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
 import json
 import os
+import re
+import signal
 import subprocess
 import time
 
@@ -68,6 +70,44 @@ class DriveFault(support.CommandTest):
         drive = self.mount("small", "size=1m")
         self.refused_everywhere(drive, drive, "needs ", " are free", "No space left on device")
         self.assertEqual(list(drive.iterdir()), [])
+
+    def test_the_need_of_all_ranks_is_one_sum(self):
+        drive = self.mount("small", "size=1m")
+        zero = {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": str(drive)}}
+        config = self.config(zero_optimization=zero)
+        dry = self.train(model=self.shape(), from_scratch=True, config=config, ranks=2, dry_run=True)
+        warned = re.search(r"warning .*needs ([\d,]+) bytes .* for what 2 ranks offload to this drive, and ", dry.stderr)
+        self.assertTrue(warned, dry.stderr)
+        self.refused(zero, f"needs {warned[1]} bytes", "2 ranks offload")
+
+    def test_a_path_that_the_system_would_cut_off(self):
+        (self.folder / "mine" / "precious").mkdir(parents=True)
+        for key, path in (("nvme_path", str(self.folder / "mine") + "/\0x"), ("nvme_path", "\0")):
+            zero = {"stage": 2, "offload_optimizer": {"device": "nvme", key: path}}
+            self.refused(zero, "zero_optimization.offload_optimizer.nvme_path", "NUL")
+        result = self.run_command(self.train_arguments(config=self.config(
+            zero3d={"nvme_paths": [str(self.folder / "mine") + "/\0x"]},
+            zero_optimization={"stage": 2, "offload_optimizer": {"device": "nvme"}})))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("zero3d.nvme_paths", result.stderr)
+        self.assertTrue((self.folder / "mine" / "precious").exists())
+
+    def test_signals_take_what_lay_there(self):
+        drive = self.folder / "swap"
+        zero = {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": str(drive)}}
+        command = [options.zero3d, *self.train_arguments(config=self.config(zero_optimization=zero), ranks=2, steps=1000000)]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.subTest(number):
+                process = subprocess.Popen([str(part) for part in command], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                           text=True)
+                self.addCleanup(process.kill)
+                for line in process.stdout:
+                    if line.startswith("step "):
+                        break
+                process.send_signal(number)
+                process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 128 + number)
+                self.assertEqual(list(drive.iterdir()), [])
 
     def test_files_that_may_not_grow(self):
         drive = self.folder / "swap"
