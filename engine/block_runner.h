@@ -34,6 +34,8 @@ struct RunnerOptions {
   HostTier host;             ///< For inputs that forward keeps on the host.
   TensorParallel tp = {};
   bool splits_kept = false;  ///< Of kept inputs, over the ranks of `tp`.
+  /// `tp` where no backward follows: sequences are of any length there, and so not split.
+  TensorParallel evaluation_tp = {};
 };
 
 class BlockRunner {

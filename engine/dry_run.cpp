@@ -61,6 +61,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   RunnerOptions options{dtype, 0, stage.backward_down_to, {}};
   options.tp = rank.tp.without_links();
   options.splits_kept = rank.splits_kept;
+  options.evaluation_tp = TensorParallel(rank.tp.rank(), rank.tp.size(), {}, false);
   options.host = {&host->memory(), compute.get(), compute.get()};
   BlockRunner runner(module, parameters, *device, *compute, options);
 

@@ -77,22 +77,23 @@ TEST(TensorParallel, ParametersAreReadAndWrittenWholeByName) {
   }
 }
 
-TEST(TensorParallel, GeneratesAndEvaluatesAsOneRank) {
+TEST(TensorParallel, GeneratesAndEvaluatesAsOneRankWhateverTheLength) {
   for (const std::size_t family : {0, 5}) {
     const ModelConfig model = nano_families()[family];
     std::vector<float> expected;
     double expected_loss = 0;
-    for (const int tp : {1, 4}) {
-      const MeshRun run{.tp = tp, .dp = 1, .stage = 3, .steps = 0};
+    for (const auto& [tp, top] : {std::pair(1, ""), std::pair(4, ""), std::pair(4, kSplit)}) {
+      const MeshRun run{.tp = tp, .dp = 1, .stage = 3, .steps = 0, .top = top};
       RunOptions options = options_of(model, run);
+      const bool one = tp == 1;
       options.body = [&](Engine& engine, Module&, int rank) {
-        const std::vector<std::int32_t> tokens = {1, 5, 60, 2};
+        const std::vector<std::int32_t> tokens = {1, 5, 60, 2, 7};
         const std::vector<float> logits = engine.next_logits(tokens);
         ASSERT_EQ(logits.size(), 61u);
         const TokenBatch batch = nano_batch({0, 0, 0}, 1, 1, kRows);
         const MicroBatch view = batch.view();
         const double loss = engine.eval_batch({&view, 1});
-        if (tp == 1) {
+        if (one) {
           expected = logits;
           expected_loss = loss;
           return;
