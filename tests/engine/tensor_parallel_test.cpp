@@ -68,6 +68,7 @@ TEST(TensorParallel, StagesAndTiersAreIdenticalAtAFixedMesh) {
     const RunResult expected = train(model, base);
     const TemporaryFolder swap;
     const std::string cpu = R"("offload_optimizer": {"device": "cpu"})";
+    int at = 0;
     for (const auto& [stage, zero] : std::vector<std::pair<int, std::string>>{
              {1, ""},
              {2, ""},
@@ -79,6 +80,7 @@ TEST(TensorParallel, StagesAndTiersAreIdenticalAtAFixedMesh) {
              {2, R"("overlap_comm": false, "reduce_bucket_size": 100)"},
              {3, R"("stage3_prefetch_bucket_size": 0, "sub_group_size": 1024)"},
              {3, R"("zero_hpz_partition_size": 2)"}}) {
+      if (family == 1 && at++ % 3 != 2) continue;  // the rest is the first family's
       SCOPED_TRACE(concat(name_of(model), ", stage ", stage, " ", zero));
       MeshRun run = base;
       run.stage = stage;
