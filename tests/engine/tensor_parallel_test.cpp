@@ -94,6 +94,25 @@ TEST(TensorParallel, StagesAndTiersAreIdenticalAtAFixedMesh) {
   }
 }
 
+TEST(TensorParallel, GradientsInPartsAreIdenticalInEveryStageAndTier) {
+  ModelConfig model = nano_families()[4];  // norms of heads
+  model.kv_heads = 1;                      // and key and value heads that ranks share
+  const MeshRun base{.tp = 2, .dp = 2, .stage = 1, .micro_batches = 2, .steps = 2, .top = kSplit};
+  const RunResult expected = train(model, base);
+  const std::string cpu = R"("offload_optimizer": {"device": "cpu"})";
+  for (const auto& [stage, zero] : std::vector<std::pair<int, std::string>>{
+           {0, ""},
+           {2, R"("reduce_scatter": false)"},
+           {2, cpu},
+           {3, cpu + R"(, "offload_param": {"device": "cpu"})"}}) {
+    SCOPED_TRACE(concat("stage ", stage, " ", zero));
+    MeshRun run = base;
+    run.stage = stage;
+    run.zero = zero;
+    EXPECT_TRUE(same_bits(expected, train(model, run)));
+  }
+}
+
 TEST(TensorParallel, NormsOfWholeTensorsAndReducedPrecisionsWork) {
   const ModelConfig model = nano_families()[0];
   const std::string lamb = R"({"type": "Lamb", "params": {"lr": 1e-3, "weight_decay": 0.1}})";
