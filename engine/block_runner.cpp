@@ -159,7 +159,7 @@ BlockContext BlockRunner::context(const Op& op, const MicroBatchRun& run) const 
   context.training_ = run.input.trains;
   context.saves_ = run.input.trains;
   context.random_ = run.input.key;
-  context.tp_ = options_.tp;
+  context.tp_ = run.input.trains ? options_.tp : options_.evaluation_tp;
   context.dry_run_ = device_.kind() == DeviceKind::meta;
   return context;
 }

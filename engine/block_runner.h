@@ -40,6 +40,8 @@ struct RunnerOptions {
   StageLinks* links = nullptr;  ///< Where the stage has neighbours.
   TensorParallel tp = {};
   bool splits_kept = false;  ///< Of kept inputs, over the ranks of `tp`.
+  /// `tp` where no backward follows: sequences are of any length there, and so not split.
+  TensorParallel evaluation_tp = {};
 };
 
 class BlockRunner {

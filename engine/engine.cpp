@@ -142,7 +142,11 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                     {&device.memory(Tier::pinned), streams.copy_in.get(), streams.copy_out.get()},
                     links_.get(),
                     tensor_parallel(),
-                    settings.split_kept});
+                    settings.split_kept,
+                    {mesh.rank(Axis::tp),
+                     mesh.size(Axis::tp),
+                     {tp_group_.get(), tp_beside_.get(), streams.tp.get()},
+                     false}});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   last_step_end_ns_ = now_ns();

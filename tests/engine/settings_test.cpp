@@ -265,5 +265,20 @@ TEST(Settings, AnOptionOverridesTheRecomputationOfAFile) {
   EXPECT_EQ(loaded.provenance.at("pipeline.activation_checkpoint_interval").note, "--recompute");
 }
 
+TEST(TrainSettings, WaysOfTensorParallelismComeFromTheFileAndNeedRanksThatShare) {
+  const auto load = [](int tp) {
+    return settings_of(concat(R"({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "SGD"},
+                   "activation_checkpointing": {"partition_activations": true},
+                   "zero3d": {"sequence_parallel": true},
+                   "tensor_parallel": {"tp_overlap_comm": true, "autotp_size": )",
+                              tp, "}}"),
+                       2);
+  };
+  const TrainSettings shared = load(2), alone = load(1);
+  EXPECT_EQ(shared.dp, 1);
+  EXPECT_TRUE(shared.split_rows && shared.overlap_tp && shared.split_kept);
+  EXPECT_FALSE(alone.split_rows || alone.overlap_tp || alone.split_kept);
+}
+
 }  // namespace
 }  // namespace zero3d::test
