@@ -39,10 +39,13 @@ void for_each_field(OffloadSettings& offload, const Use& use) {
 template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
-  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, sharding,
-         gradients, precision, recomputation, offload, optimizer, schedule, tile, log_every] =
-      settings;
+  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, pipeline, split_rows, overlap_tp,
+         sharding, gradients, precision, recomputation, offload, optimizer, schedule, tile,
+         log_every] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, tile, log_every);
+  auto& [order, virtual_stages, partition] = pipeline;
+  auto& [method, pattern, blocks] = partition;
+  all(order, virtual_stages, method, pattern, blocks);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
@@ -76,6 +79,10 @@ void change(T& field) {
     field = field == DType::f32 ? DType::bf16 : DType::f32;
   } else if constexpr (std::is_same_v<T, OffloadDevice>) {
     field = OffloadDevice::nvme;
+  } else if constexpr (std::is_enum_v<T>) {
+    field = field == static_cast<T>(0) ? static_cast<T>(1) : static_cast<T>(0);
+  } else if constexpr (std::is_same_v<T, std::vector<int>>) {
+    field.push_back(1);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     field.push_back("/drive");
   } else if constexpr (std::is_same_v<T, std::chrono::milliseconds>) {
