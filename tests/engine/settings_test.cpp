@@ -184,7 +184,7 @@ Trained train(const std::string& members) {
           .config);
   Trained trained;
   run_ranks(2, [&](Communicator& world) {
-    const ProbeModule module(probe_blocks({10}, [](int, const ProbeClock&) { return 1.0f; }));
+    const ProbeModule module(probe_blocks({10, 10}, [](int, const ProbeClock&) { return 1.0f; }));
     TrainingSession session = initialize(settings, module, world);
     const TokenBatch batch(3, 1);
     const MicroBatch view = batch.view();
