@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains each recorded run of tests/golden/runs and compares every step with the record: loss, gradient norm, learning rate, loss
 scale, skipped steps, and at the end the exported weights.
-Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [NAME...]   (default: all without tensor or pipeline parallelism)"""
+Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [NAME...]   (default: all without tensor parallelism)"""
 import argparse
 import array
 import concurrent.futures
@@ -45,7 +45,7 @@ class Run:
         self.muon = "muon" in (self.config.get("optimizer") or {}).get("type", "").lower()
 
     def supported(self):
-        return self.record.get("pp", 1) == 1 and self.record.get("tp", 1) == 1
+        return self.record.get("tp", 1) == 1
 
     def recorded_norms(self):
         """Stage 0 recorded none; those of the same run at stage 1 are the same numbers."""
@@ -61,6 +61,8 @@ class Run:
                    "--data", RUNS / r["tokens"], "--data-format", "u16", "--order", "sequential",
                    "--seq-len", r["seq"], "--steps", r["steps"], "--ranks", r["world"],
                    "--metrics", work / "metrics.jsonl", "--export", work / "exported"]
+        if r.get("pp", 1) > 1:
+            command += ["--pp", r["pp"]]
         for pattern in r.get("frozen", []):
             command += ["--freeze", pattern]
         result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=100,
