@@ -478,7 +478,8 @@ void Engine::set_train_batch_size(std::int64_t samples) {
   settings_.accumulation = samples / unit;
   require_in_range(settings_);
   model_->set_accumulation(settings_.accumulation);
-  window_.emplace(model_->state(), settings_.accumulation, settings_.managed_accumulation);
+  window_.emplace(model_->state(), settings_.accumulation, settings_.managed_accumulation,
+                  state().micro_steps);
   planned_shapes_.clear();
 }
 
