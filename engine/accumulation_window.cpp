@@ -53,7 +53,7 @@ std::optional<AccumulationWindow::Ended> AccumulationWindow::step() {
 
 bool AccumulationWindow::at_boundary() const {
   if (in_scope_) return false;
-  return boundary_.value_or(!managed_ || (state_.micro_steps + 1) % micro_batches_ == 0);
+  return boundary_.value_or(!managed_ || (state_.micro_steps + 1 - first_) % micro_batches_ == 0);
 }
 
 void AccumulationWindow::set_boundary(bool boundary) {
@@ -80,7 +80,8 @@ void AccumulationWindow::require_start() const {
 }
 
 bool AccumulationWindow::at_start() const {
-  return index_ == 0 && !forward_open_ && (!managed_ || state_.micro_steps % micro_batches_ == 0);
+  return index_ == 0 && !forward_open_ &&
+         (!managed_ || (state_.micro_steps - first_) % micro_batches_ == 0);
 }
 
 }  // namespace zero3d

@@ -13,9 +13,11 @@ namespace zero3d {
 class AccumulationWindow {
  public:
   /// `micro_batches` of a window; `managed` false leaves to the caller how many, and every step()
-  /// ends one. Counts micro_steps in `state`, which must outlive this.
-  AccumulationWindow(RunState& state, std::int64_t micro_batches, bool managed)
-      : state_(state), micro_batches_(micro_batches), managed_(managed) {}
+  /// ends one. Counts micro_steps in `state`, which must outlive this; a window begins at `first`
+  /// of them.
+  AccumulationWindow(RunState& state, std::int64_t micro_batches, bool managed,
+                     std::int64_t first = 0)
+      : state_(state), micro_batches_(micro_batches), first_(first), managed_(managed) {}
 
   struct MicroStep {
     int index = 0;      ///< Of the micro-batch in its window.
@@ -52,6 +54,7 @@ class AccumulationWindow {
  private:
   RunState& state_;
   std::int64_t micro_batches_;
+  std::int64_t first_;
   bool managed_;
   bool forward_open_ = false;  ///< Its backward is due.
   bool last_ = false;          ///< The last forward was that of the window's last micro-batch.

@@ -479,6 +479,22 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
   return last_;
 }
 
+void Engine::set_train_batch_size(std::int64_t samples) {
+  window_->require_start();
+  const std::int64_t unit = settings_.micro_batch * mesh_.size(Axis::dp);
+  if (samples < unit || samples % unit != 0) {
+    throw_invalid(concat("set_train_batch_size(", samples,
+                         "): a step takes whole micro-batches of ", settings_.micro_batch,
+                         " samples on ", mesh_.size(Axis::dp), " replicas, a multiple of ", unit));
+  }
+  settings_.accumulation = samples / unit;
+  require_in_range(settings_);
+  model_->set_accumulation(settings_.accumulation);
+  window_.emplace(model_->state(), settings_.accumulation, settings_.managed_accumulation,
+                  state().micro_steps);
+  planned_shapes_.clear();
+}
+
 std::vector<double> Engine::get_lr() const {
   std::vector<double> rates;
   for (const GroupSettings& group : model_->settings()) rates.push_back(group.lr);

@@ -78,6 +78,11 @@ class Engine {
   /// A whole step: forward and backward of settings.accumulation micro-batches, then the
   /// update.
   StepResult train_batch(std::span<const MicroBatch> micro_batches);
+  /// Steps from here on have `samples` samples of all replicas: another number of micro-batches of
+  /// the same size. Between steps; throws Error(kInvalid) where they do not divide it. Collective.
+  void set_train_batch_size(std::int64_t samples);
+  /// Micro-batches of a step.
+  std::int64_t accumulation() const { return settings_.accumulation; }
 
   /// In a pipeline of stages, or with a schedule of the options, a step is run as a whole:
   /// train_batch() alone trains, and forward(), backward(), step() and what goes with them throw
@@ -188,7 +193,7 @@ class Engine {
   void poll_checkpoint();
   void without_boundary(const char* scope, const std::function<void()>& body);
 
-  const TrainSettings settings_;
+  TrainSettings settings_;
   const Module& module_;
   const Mesh& mesh_;
   Device& device_;

@@ -25,6 +25,7 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
                            const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                            Device& device, const ShardedModelOptions& options)
     : settings_(settings),
+      blocks_(blocks),
       device_(device),
       mesh_(mesh),
       options_(options),
@@ -68,14 +69,19 @@ void ShardedModel::build() {
     offloaded_gradients_ = std::make_unique<OffloadedGradients>(
         device_, plan_.layout, plan_.optimizer.offloaded, plan_.offloaded_gradients, streams_);
   }
-  reducer_ =
-      std::make_unique<GradientReducer>(device_, plan_.layout, plan_.buckets, groups_,
-                                        plan_.gradients, streams_, offloaded_gradients_.get());
   reporter_ = std::make_unique<StepReporter>(device_, plan_.layout, part_);
   optimizer_ = std::make_unique<ShardedOptimizer>(device_, plan_.layout, part_, groups_, *store_,
                                                   setup_, plan_.optimizer, streams_);
   transforms_ = optimizer_->transforms();
   if (plan_.pipeline.whole) transforms_ = maximum(mesh_.world(), transforms_ ? 1 : 0) > 0;
+  make_reducer();
+}
+
+void ShardedModel::make_reducer() {
+  reducer_.reset();  // before its successor's memory is taken
+  reducer_ =
+      std::make_unique<GradientReducer>(device_, plan_.layout, plan_.buckets, groups_,
+                                        plan_.gradients, streams_, offloaded_gradients_.get());
   if (!may_update_early()) return;
   reducer_->on_offloaded([this](int unit) {
     const std::vector<GroupSettings> groups = settings();
@@ -145,6 +151,25 @@ void ShardedModel::plan_late(Category category, std::int64_t& bytes) {
   memory_ = grown;
   bytes = 0;
   if (planned_) reserve_activations(activations_);
+}
+
+void ShardedModel::set_accumulation(std::int64_t micro_batches) {
+  if (micro_batches == settings_.accumulation) return;
+  fail_together(mesh_.world(), [&] {
+    TrainSettings settings = settings_;
+    settings.accumulation = micro_batches;
+    ZeroPlan next = plan_zero(settings, setup_, blocks_, mesh_, options_);
+    next.memory.require_within(budget_, host_budget_);
+    synchronize();
+    settings_ = std::move(settings);
+    plan_.training = std::move(next.training);
+    plan_.buckets = std::move(next.buckets);
+    plan_.gradients = next.gradients;
+    plan_.memory = memory_ = next.memory;
+    plan_.late = late_ = next.late;
+    planned_ = false;
+    if (reducer_) make_reducer();
+  });
 }
 
 void ShardedModel::begin_coalescing() {

@@ -109,6 +109,8 @@ class ShardedModel final : public ParameterAccess {
   const MemoryEstimate& memory() const { return memory_; }
   const PassPlans& passes() const { return passes_; }
 
+  /// Windows from here on have so many micro-batches: plans them anew. Collective, between windows.
+  void set_accumulation(std::int64_t micro_batches);
   /// Throws Error(kInvalid) for a model that only plans, or whose states are moved off the device,
   /// as the calls that begin a pass do.
   void require_made() const;
@@ -175,6 +177,7 @@ class ShardedModel final : public ParameterAccess {
 
  private:
   void build();
+  void make_reducer();
   void for_each_of_all_stages(
       const std::function<void(const ParameterSpec&, const ConstView&)>& use);
   bool is_first_holder(const LayoutParameter& parameter) const;
@@ -192,13 +195,14 @@ class ShardedModel final : public ParameterAccess {
   void edit_parameter(const LayoutParameter& parameter, const View& stored, int writer,
                       const std::function<void(const ParameterSpec&, View)>& edit);
 
-  const TrainSettings settings_;
+  TrainSettings settings_;
+  const std::vector<std::vector<ParameterSpec>> blocks_;
   Device& device_;
   const Mesh& mesh_;
   ShardedModelOptions options_;
   const std::unique_ptr<ParameterSource> source_;  ///< Where the options name none.
   OptimizerSetup setup_;
-  const ZeroPlan plan_;
+  ZeroPlan plan_;
   MemoryEstimate memory_;
   LateMemory late_;  ///< What is not in it yet.
   std::int64_t activations_ = 0;

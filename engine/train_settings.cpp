@@ -138,6 +138,8 @@ std::string describe(const TrainSettings& settings) {
   out.add("pipeline schedule", name_of(settings.pipeline.schedule));
   out.add("virtual stages", settings.pipeline.virtual_stages);
   out.add("partition", describe(settings.pipeline.partition));
+  out.add("partition by", settings.pipeline.partition.pattern);
+  out.add("partition in", joined(settings.pipeline.partition.blocks, ", "));
   out.add("rows split over tensor-parallel ranks", settings.split_rows);
   out.add("overlapped tensor-parallel sums", settings.overlap_tp);
   out.add("kept inputs in parts", settings.split_kept);

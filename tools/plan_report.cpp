@@ -31,7 +31,8 @@ std::vector<std::string> describe_memory(const MemoryEstimate& memory) {
 }
 
 void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& memory,
-                std::int64_t process, const std::string& binding) {
+                std::int64_t process, const std::vector<std::int64_t>& by_stage,
+                const std::string& binding) {
   const auto print = [](const char* subject, const std::string& text) {
     std::printf("%-9s %s\n", subject, text.c_str());
   };
@@ -64,6 +65,12 @@ void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& mem
   for (const std::string& line : engine.model().setup().description()) print("optimizer", line);
   for (const std::string& line : describe_offload(settings.offload)) print("offload", line);
   for (const std::string& line : describe_memory(memory)) print("memory", line);
+  if (by_stage.size() > 1) {
+    std::string stages;
+    for (std::size_t stage = 0; stage < by_stage.size(); ++stage)
+      append_item(stages, ", ", "stage ", stage, " ", format_bytes(by_stage[stage]));
+    print("memory", concat("those are of stage 0; device memory by stage: ", stages));
+  }
   print("memory", concat("planned for this process: ", format_bytes(process)));
   std::fflush(stdout);
 }

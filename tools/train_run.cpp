@@ -107,6 +107,7 @@ class RankRun {
     engine.plan_only = request_.dry_run;
     engine_ = std::make_unique<Engine>(settings_, *module_, mesh_, *device_, engine);
     memory_ = engine_->memory_estimate(settings_.micro_batch, plan.sequence_length);
+    tell_stages();
     memory_.require_within(plan.device_memory, plan.host_memory);
     if (request_.dry_run)
       warn_of_machine(ranks);
@@ -116,7 +117,7 @@ class RankRun {
 
   /// `binding` is for people to read. Returns what train_rank does.
   RunEnd run(const std::string& binding) {
-    if (leads()) print_plan(plan_, *engine_, memory_, process_bytes(), binding);
+    if (leads()) print_plan(plan_, *engine_, memory_, process_bytes(), device_by_stage_, binding);
     if (leads() && !request_.print_schedule.empty()) print_schedule(plan_);
     if (request_.dry_run) {
       if (leads())
@@ -234,11 +235,22 @@ class RankRun {
     }
   }
 
+  /// What each stage of a pipeline takes, which is not what the others do.
+  void tell_stages() {
+    Communicator& stages = mesh_.group(Axis::pp);
+    const std::int64_t device = memory_.total();
+    const std::int64_t rank = device + memory_.total(kHostTiers) + kRankOverhead;
+    for (const std::string& text : stages.exchange(concat(device, " ", rank))) {
+      device_by_stage_.push_back(std::stoll(text));
+      replica_bytes_ += std::stoll(text.substr(text.find(' ') + 1));
+    }
+  }
+
   /// The highest the process will go: its ranks' plans beside what it holds without them.
   std::int64_t process_bytes() const {
-    const int ranks = launched_by_mpi() ? 1 : mesh_.world().size();
-    return plan_.resident_bytes +
-           ranks * (memory_.total() + memory_.total(kHostTiers) + kRankOverhead);
+    if (launched_by_mpi())
+      return plan_.resident_bytes + memory_.total() + memory_.total(kHostTiers) + kRankOverhead;
+    return plan_.resident_bytes + mesh_.world().size() / mesh_.size(Axis::pp) * replica_bytes_;
   }
 
   /// A loss scale on its way down explains as many skipped steps as it bears, unless there were no
@@ -351,6 +363,8 @@ class RankRun {
   std::unique_ptr<Engine> engine_;
   TrainSaves saves_{plan_, engine_};
   MemoryEstimate memory_;
+  std::vector<std::int64_t> device_by_stage_;
+  std::int64_t replica_bytes_ = 0;  ///< Of one rank of each stage.
   std::optional<Progress> progress_;
   std::vector<double> losses_;
   std::vector<std::string> not_carried_;  ///< Files of the model's folder that the export lacks.

@@ -173,7 +173,8 @@ std::vector<Case> cases() {
        "\"zero_quantized_weights\": "
        "true}, \"tensorboard\": {\"enabled\": true}, \"activation_checkpointing\": "
        "{\"cpu_checkpointing\": true}}"},
-      {"{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 2}}"},
+      {"{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 2}, \"zero3d\": {\"schedule\": "
+       "\"gpipe\", \"virtual_stages\": 2, \"partition\": \"profile\"}}"},
   };
 }
 

@@ -98,9 +98,26 @@ TEST(Trainable, ErrorsSayWhereTheyStand) {
 }
 
 TEST(Trainable, DegreesCannotBeAllowedAway) {
-  for (const char* members : {"\"pipeline\": {\"stages\": 2}", "\"sequence_parallel_size\": 2"}) {
-    EXPECT_FALSE(check_trainable(load(members), {.allow_unsupported = true}).ok()) << members;
-  }
+  EXPECT_FALSE(
+      check_trainable(load("\"sequence_parallel_size\": 2"), {.allow_unsupported = true}).ok());
+}
+
+TEST(Trainable, TakesPipelinesOfEveryStageAndRefusesWhatTheyCannotBe) {
+  const auto stages = [](const char* pipeline, const char* more) {
+    return concat("\"pipeline\": {\"stages\": 2", pipeline, "}", more);
+  };
+  for (const char* good :
+       {"", ", \"zero_optimization\": {\"stage\": 3}", ", \"zero3d\": {\"schedule\": \"zb-v\"}",
+        ", \"zero3d\": {\"schedule\": \"interleaved\", \"virtual_stages\": 3}",
+        ", \"zero3d\": {\"partition\": \"type:h\"}"})
+    EXPECT_TRUE(check_trainable(load(stages("", good))).ok()) << good;
+  for (const char* bad :
+       {", \"zero3d\": {\"schedule\": \"gpipe\", \"virtual_stages\": 2}",
+        ", \"zero3d\": {\"partition\": \"profile\"}", ", \"managed_gradient_accumulation\": false"})
+    EXPECT_FALSE(check_trainable(load(stages("", bad))).ok()) << bad;
+  EXPECT_FALSE(check_trainable(load(stages(", \"partition\": \"2,x\"", ""))).ok());
+  EXPECT_TRUE(check_trainable(load("\"pipeline\": {\"partition\": \"profile\"}")).ok())
+      << "one stage: nobody reads it";
 }
 
 TEST(Trainable, RefusesWhatTheConstructorsWould) {

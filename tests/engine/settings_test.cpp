@@ -44,8 +44,9 @@ void for_each_field(TrainSettings& settings, const Use& use) {
          tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);
-  auto& [stages_schedule, virtual_stages, partition] = pipeline;
-  all(stages_schedule, virtual_stages, partition);
+  auto& [order, virtual_stages, partition] = pipeline;
+  auto& [method, pattern, blocks] = partition;
+  all(order, virtual_stages, method, pattern, blocks);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
@@ -79,12 +80,10 @@ void change(T& field) {
     field = field == DType::f32 ? DType::bf16 : DType::f32;
   } else if constexpr (std::is_same_v<T, OffloadDevice>) {
     field = OffloadDevice::nvme;
-  } else if constexpr (std::is_same_v<T, PipelineSchedule>) {
-    field = PipelineSchedule::gpipe;
-  } else if constexpr (std::is_same_v<T, PartitionChoice>) {
-    field.method = PartitionMethod::uniform;
-  } else if constexpr (std::is_same_v<T, TagValidation>) {
-    field = TagValidation::fail;
+  } else if constexpr (std::is_enum_v<T>) {
+    field = field == static_cast<T>(0) ? static_cast<T>(1) : static_cast<T>(0);
+  } else if constexpr (std::is_same_v<T, std::vector<int>>) {
+    field.push_back(1);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     field.push_back("/drive");
   } else if constexpr (std::is_same_v<T, std::chrono::milliseconds>) {
@@ -186,7 +185,7 @@ Trained train(const std::string& members) {
           .config);
   Trained trained;
   run_ranks(2, [&](Communicator& world) {
-    const ProbeModule module(probe_blocks({10}, [](int, const ProbeClock&) { return 1.0f; }));
+    const ProbeModule module(probe_blocks({10, 10}, [](int, const ProbeClock&) { return 1.0f; }));
     TrainingSession session = initialize(settings, module, world);
     const TokenBatch batch(3, 1);
     const MicroBatch view = batch.view();

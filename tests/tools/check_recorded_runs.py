@@ -2,7 +2,7 @@
 """Trains each recorded run of tests/golden/runs and compares every step with the record: loss, gradient norm, learning rate, loss
 scale, skipped steps, and at the end the exported weights. Those with a checkpoint in tests/golden/checkpoints also go on from it, on the
 ranks that saved it and on one rank, and from its universal form.
-Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [NAME...]   (default: all without pipeline parallelism)"""
+Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [NAME...]   (default: all)"""
 import argparse
 import array
 import concurrent.futures
@@ -50,7 +50,7 @@ class Run:
     resume = None
 
     def supported(self):
-        return self.record.get("pp", 1) == 1
+        return True
 
     def recorded_norms(self):
         """Stage 0 recorded none; those of the same run at stage 1 are the same numbers."""
@@ -66,8 +66,9 @@ class Run:
                    "--data", RUNS / r["tokens"], "--data-format", "u16", "--order", "sequential",
                    "--seq-len", r["seq"], "--steps", r["steps"], "--ranks", r["world"],
                    "--metrics", work / "metrics.jsonl", "--export", work / "exported"]
-        if r.get("tp", 1) > 1:
-            command += ["--tp", r["tp"]]
+        for degree in ("tp", "pp"):
+            if r.get(degree, 1) > 1:
+                command += [f"--{degree}", r[degree]]
         for pattern in r.get("frozen", []):
             command += ["--freeze", pattern]
         if self.resume:

@@ -118,6 +118,30 @@ class Ranks(CommandTest):
             processes = self.metrics(config=config, ranks_under_mpi=4, steps=3)
             self.assertEqual(without_times(threads), without_times(processes))
 
+    def test_pipelines_give_the_bits_of_their_replicas_by_threads_and_processes(self):
+        for stage in (0, 3):
+            config = self.config(zero_optimization={"stage": stage, "stage3_gather_16bit_weights_on_model_save": True},
+                                 gradient_accumulation_steps=4)
+            alone = without_times(self.metrics(config=config, ranks=2, steps=2, eval_data=support.RUNS / "tokens-257.u16"))
+            for schedule in ("1f1b", "interleaved", "zb-v"):
+                staged = self.metrics(config=config, ranks=4, steps=2, pp=2, schedule=schedule, eval_data=support.RUNS / "tokens-257.u16")
+                self.assertEqual(without_times(staged), alone, schedule)
+            if options.mpiexec:
+                processes = self.metrics(config=config, ranks_under_mpi=4, steps=2, pp=2, eval_data=support.RUNS / "tokens-257.u16")
+                self.assertEqual(without_times(processes), alone)
+
+    def test_a_pipelines_schedule_is_drawn(self):
+        config = self.config(gradient_accumulation_steps=4)
+        picture = self.folder / "schedule.svg"
+        shown = self.succeed(self.train_arguments(config=config, ranks=2, pp=2, print_schedule=picture, trace=self.folder / "trace.json"))
+        self.assertIn("stage 0   F0 F1 .  .  B0", shown.stdout)
+        self.assertIn("stage 1   .  F0 B0", shown.stdout)
+        self.assertIn("as it ran", picture.read_text())
+        self.assertEqual(picture.read_text().count("stage 1"), 2)
+        refused = self.run_command(self.train_arguments(config=config, print_schedule=picture))
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("there is one stage", refused.stderr)
+
     def test_a_limited_address_space_is_no_matter(self):
         limited = ["sh", "-c", 'ulimit -v 4194304; exec "$@"', "sh"]
         self.succeed(self.train_arguments(ranks=2), launcher=limited)

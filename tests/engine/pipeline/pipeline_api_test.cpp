@@ -117,6 +117,36 @@ TEST(PipelineApi, ReadsTokensWhereTheyAreUsed) {
   run_engine(run.settings(), options);
 }
 
+/// Four micro-batches, then two, then five.
+TEST(PipelineApi, ChangesTheBatchSizeBetweenSteps) {
+  const auto train = [](const PipelineRun& run) {
+    RunOptions options = options_of(run, deep_nano(false, 2), 3);
+    options.body = [dp = run.dp](Engine& engine, Module&, int rank) {
+      int step = 0;
+      for (const int count : {4, 2, 5}) {
+        engine.set_train_batch_size(2 * dp * count);
+        EXPECT_EQ(engine.accumulation(), count);
+        std::vector<TokenBatch> batches;
+        std::vector<MicroBatch> views;
+        for (int m = 0; m < count; ++m)
+          batches.push_back(nano_batch({rank % dp, step, m}, dp, count, 2));
+        for (const TokenBatch& batch : batches) views.push_back(batch.view());
+        engine.train_batch(views);
+        ++step;
+      }
+      expect_error([&] { engine.set_train_batch_size(2 * dp * 3 + 1); }, "a multiple of");
+    };
+    return run_engine(run.settings(), options);
+  };
+  for (const int stage : {0, 2, 3}) {
+    const PipelineRun run{.pp = 2, .dp = 2, .stage = stage};
+    SCOPED_TRACE(run.text());
+    const RunResult result = train(run);
+    EXPECT_TRUE(same_bits(train(run.without_stages()), result));
+    EXPECT_EQ(result.steps.back().tokens, 5 * 2 * 2 * kNanoSequence);
+  }
+}
+
 /// Passes on {hidden, mask, targets}: the mask is of integers and made in the first block, hidden
 /// is tokens * weight where it says so. The last block's loss is the mean of hidden.
 class MaskBlock final : public Block {

@@ -112,6 +112,31 @@ TEST(PipelineSchedule, EverySendHasItsReceiveInTheSameOrder) {
   }
 }
 
+/// What comes is asked for a task ahead, and no earlier: one arrival is used while the next comes.
+TEST(PipelineSchedule, TwoArrivalsAreThereAtATime) {
+  for (const Case& c : all_cases()) {
+    SCOPED_TRACE(c.text());
+    const auto plan = c.plan();
+    for (int stage = 0; stage < c.stages; ++stage) {
+      const StageBlocks blocks = stage_of_case(c, stage);
+      int waiting = 0, most = 0;
+      for (const Op& op : stage_ops(plan[static_cast<std::size_t>(stage)], blocks)) {
+        const Chunk& chunk = blocks.chunk(op.chunk);
+        const bool receives =
+            op.kind == OpKind::receive_values || op.kind == OpKind::receive_gradients;
+        const auto elsewhere = [&](int other) { return other >= 0 && other != stage; };
+        if (receives) most = std::max(most, ++waiting);
+        if (op.kind == OpKind::forward && op.block == chunk.begin && elsewhere(chunk.from))
+          --waiting;
+        if (begins_gradients(op.kind) && op.block == chunk.end - 1 && elsewhere(chunk.to))
+          --waiting;
+      }
+      EXPECT_EQ(waiting, 0);
+      EXPECT_LE(most, 2);
+    }
+  }
+}
+
 TEST(PipelineSchedule, BubblesAreThoseOfTheFormulas) {
   using enum PipelineSchedule;
   for (int p = 1; p <= 8; ++p) {

@@ -52,6 +52,7 @@ TEST(PipelineZero, EveryPrecision) {
   for (const char* precision :
        {R"("bf16": {"enabled": true}, )",
         R"("fp16": {"enabled": true, "initial_scale_power": 20, "hysteresis": 1}, )",
+        R"("fp16": {"enabled": true, "initial_scale_power": 6}, )",
         R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "bf16"}, )"}) {
     for (int stage = 0; stage <= 3; ++stage) {
       PipelineRun run{.pp = 2, .dp = 2, .stage = stage, .schedule = zero_bubble_h1};
@@ -94,8 +95,8 @@ TEST(PipelineZero, EveryTier) {
     run.top = R"("bf16": {"enabled": true}, )";
     const RunResult expected = run_pipeline(run, model);
     std::vector<std::string> tiers = {on("offload_optimizer", "cpu"),
-                                      on("offload_optimizer", "cpu", R"(, "ratio": 0.5)"),
                                       on("offload_optimizer", "nvme")};
+    if (stage == 3) tiers.push_back(on("offload_optimizer", "cpu", R"(, "ratio": 0.5)"));
     if (stage == 3) tiers.push_back(on("offload_optimizer", "cpu") + on("offload_param", "cpu"));
     if (stage == 3) tiers.push_back(on("offload_optimizer", "nvme") + on("offload_param", "nvme"));
     for (const std::string& tier : tiers) {
@@ -175,6 +176,65 @@ TEST(PipelineZero, AStageWithNothingToTrain) {
             same_bits(run_engine(plain.settings(), freeze(options_of(plain, model))), result));
         expect_planned_memory(result);
       }
+    }
+  }
+}
+
+/// One rank with four micro-batches, and two stages of two replicas with two each: other sums, the
+/// same samples.
+TEST(PipelineZero, FiftyStepsStayCloseToOneRank) {
+  const ModelConfig model = deep_nano(true, 2);
+  const int steps = kSanitized ? 5 : 50;
+  const PipelineRun alone{.pp = 1, .dp = 1, .stage = 0, .accumulation = 4};
+  const PipelineRun mesh{.pp = 2, .dp = 2, .stage = 2, .accumulation = 2};
+  EXPECT_TRUE(close(run_pipeline(alone, model, steps), run_pipeline(mesh, model, steps), 1e-5));
+}
+
+/// What a micro-batch sends is its hidden states at each border, and their gradients back.
+TEST(PipelineZero, SendsHiddenStatesAndTheirGradientsAlone) {
+  for (const PipelineSchedule schedule : {one_forward_one_backward, interleaved}) {
+    const PipelineRun run{.pp = 2, .schedule = schedule};
+    const RunResult result = run_pipeline(run, deep_nano(false, 2));
+    const std::int64_t hidden = 2 * kNanoSequence * 16;
+    CommVolume volume = result.volumes.back();
+    // Of the first stage: values over the border above it; with two chunks, over two such borders,
+    // and gradients over the one below its second chunk.
+    const std::int64_t sent = run.accumulation * hidden * (schedule == interleaved ? 3 : 1);
+    EXPECT_EQ(volume.operations["send"].elements, sent);
+    EXPECT_EQ(volume.operations["recv"].elements, sent);
+  }
+}
+
+/// Gradients 1, then fifteen of 2^-9, as they come from micro-batches in bf16: added up in fp32
+/// none is lost.
+TEST(PipelineZero, SmallGradientsSurviveAccumulation) {
+  constexpr int kMicroBatches = 16;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const char* dtype : {"", R"("data_types": {"grad_accum_dtype": "bf16"}, )"}) {
+      if (stage == 0 && dtype[0] != '\0') continue;
+      PipelineRun run{.pp = 2, .stage = stage, .accumulation = kMicroBatches};
+      run.top = concat(R"("bf16": {"enabled": true}, )", dtype);
+      RunOptions options = options_of(run, deep_nano(false, 2), 1);
+      options.batch = [](const Moment&) { return TokenBatch(1, 1); };
+      options.make_module = [](int) {
+        auto blocks = probe_blocks({1, 1}, [](int, const ProbeClock& clock) {
+          return clock.micro_batch == 0 ? 1.0f : 1.0f / 512;
+        });
+        const auto module = std::make_shared<ProbeModule*>(nullptr);
+        for (ProbeBlockSpec& block : blocks) {
+          block.on_host = [module, count = std::make_shared<int>(0)](bool forward) {
+            if (forward) (*module)->clock.micro_batch = (*count)++ % kMicroBatches;
+          };
+        }
+        auto made = std::make_unique<ProbeModule>(std::move(blocks));
+        *module = made.get();
+        return made;
+      };
+      SCOPED_TRACE(run.text());
+      const RunResult result = run_engine(run.settings(), options);
+      for (const char* name : {"p0", "p1"})
+        EXPECT_EQ(result.gradients.back().at(name).at(0),
+                  dtype[0] == '\0' ? 1.029296875f / 16 : 0.0625f);
     }
   }
 }
