@@ -20,6 +20,22 @@ CHECKPOINTS = support.GOLDEN / "checkpoints"
 STOPPED = 3  # the exit code of a run that was asked to leave
 
 
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rsplit(b")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+def command_of(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 class CheckpointTest(support.CommandTest):
     def setUp(self):
         super().setUp()
@@ -190,6 +206,24 @@ class Stop(CheckpointTest):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=5)
         self.assertEqual(process.returncode, -signal.SIGINT)
+
+    def test_one_rank_killed_under_mpi(self):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        config = self.stage(3)
+        process = self.start(launcher=[*options.mpiexec.split(), "2"], config=config, save=self.saved, save_interval=1, keep_last=2)
+        self.wait_for_steps(3, process)
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and parent_of(entry) == process.pid]
+        ranks = [pid for pid in pids if b"zero3d" in command_of(pid).split(b"\0")[0]]
+        self.assertEqual(len(ranks), 2, pids)
+        os.kill(ranks[1], signal.SIGKILL)
+        begin = time.monotonic()
+        process.communicate(timeout=30)
+        self.assertLess(time.monotonic() - begin, 15)
+        self.succeed(["inspect", self.saved, "--verify"])
+        step = json.loads(self.succeed(["inspect", self.saved, "--json"]).stdout)["state"]["steps"]
+        straight = self.records("straight.jsonl", config=config, ranks=2, steps=step + 2)
+        self.assertEqual(self.records("resumed.jsonl", config=config, ranks=2, steps=step + 2, resume=self.saved), straight[step:])
 
     def test_killed_at_any_moment_it_goes_on(self):
         """SIGKILL of all ranks while they train and save: the newest complete checkpoint goes on as if nothing had been."""
