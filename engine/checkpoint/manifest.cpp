@@ -1,6 +1,5 @@
 #include "zero3d/engine/checkpoint/manifest.h"
 
-#include <charconv>
 #include <limits>
 
 #include "zero3d/core/error.h"
@@ -14,70 +13,9 @@
 namespace zero3d {
 namespace {
 
-constexpr const char* kFormat = "zero3d checkpoint";
 constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 constexpr std::int64_t kMost = std::int64_t{1} << 62;  // sums of two stay numbers
 constexpr std::size_t kMaxStates = 64;                 // tensors of one parameter
-
-std::string_view name_of(SavedScale scale) {
-  return scale == SavedScale::none ? "none" : scale == SavedScale::fixed ? "fixed" : "dynamic";
-}
-
-/// Numbers that JSON readers keep exactly are written as such, others as text.
-JsonValue number_or_text(std::string_view text) {
-  std::int64_t whole = 0;
-  const char* const end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, whole);
-  if (error == std::errc() && last == end) return JsonValue(whole);
-  return JsonValue(std::string(text));
-}
-
-JsonValue run_state(const RunState& state) {
-  JsonValue object = JsonValue::make_object();
-  const std::string all = to_text(state);
-  for (std::string_view text = all; !text.empty();) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(line.size() + 1);
-    const std::size_t equals = line.find(" = ");
-    object.set(line.substr(0, equals), number_or_text(line.substr(equals + 3)));
-  }
-  return object;
-}
-
-JsonValue pieces_value(const std::vector<Piece>& pieces) {
-  JsonValue list = JsonValue::make_array();
-  for (const Piece& piece : pieces) {
-    JsonValue entry = JsonValue::make_array();
-    for (const std::int64_t number :
-         {std::int64_t{piece.file}, piece.offset, piece.first, piece.count})
-      entry.push_back(JsonValue(number));
-    if (piece.repeat > 1)
-      for (const std::int64_t number : {piece.repeat, piece.stride, piece.pitch})
-        entry.push_back(JsonValue(number));
-    list.push_back(std::move(entry));
-  }
-  return list;
-}
-
-JsonValue parameter_value(const CheckpointManifest& manifest, std::size_t index) {
-  const SavedParameter& parameter = manifest.parameters[index];
-  JsonValue entry = JsonValue::make_object();
-  entry.set("name", JsonValue(parameter.name));
-  JsonValue& shape = entry.set("shape", JsonValue::make_array());
-  for (int dim = 0; dim < parameter.shape.rank(); ++dim)
-    shape.push_back(JsonValue(parameter.shape[dim]));
-  entry.set("frozen", JsonValue(parameter.frozen));
-  entry.set("rule", JsonValue(parameter.rule));
-  JsonValue& tensors = entry.set("tensors", JsonValue::make_object());
-  for (const auto& [name, dtype] : parameter.tensors) {
-    JsonValue& tensor = tensors.set(name, JsonValue::make_object());
-    tensor.set("dtype", JsonValue(std::string(name_of(dtype))));
-    const auto pieces = manifest.pieces[index].find(name);
-    tensor.set("pieces", pieces_value(pieces == manifest.pieces[index].end() ? std::vector<Piece>()
-                                                                             : pieces->second));
-  }
-  return entry;
-}
 
 /// Takes a manifest from the tree of its text; every fault is an IoError that says where.
 class ManifestReader {
@@ -263,7 +201,7 @@ void ManifestReader::read_parameter(const JsonValue& entry, const std::string& w
 CheckpointManifest ManifestReader::read(const JsonValue& root) {
   if (!root.is_object()) refuse("it is no object");
   const std::string format = text(root, "format", "$");
-  if (format != kFormat) refuse(concat("$.format is ", printable(format)));
+  if (format != CheckpointManifest::kFormat) refuse(concat("$.format is ", printable(format)));
   const std::int64_t version = integer(root, "version", "$", 1);
   if (version > CheckpointManifest::kVersion)
     throw IoError(
@@ -284,39 +222,16 @@ CheckpointManifest ManifestReader::read(const JsonValue& root) {
 
 }  // namespace
 
+std::string_view name_of(SavedScale scale) {
+  return scale == SavedScale::none ? "none" : scale == SavedScale::fixed ? "fixed" : "dynamic";
+}
+
 DType dtype_from_name(std::string_view name) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64,
                             DType::u16, DType::u8}) {
     if (name == name_of(dtype)) return dtype;
   }
   throw_invalid(concat("there is no dtype ", printable(name)));
-}
-
-std::string to_text(const CheckpointManifest& manifest) {
-  JsonValue root = JsonValue::make_object();
-  root.set("format", JsonValue(kFormat));
-  root.set("version", JsonValue(CheckpointManifest::kVersion));
-  root.set("state", run_state(manifest.run.state));
-  root.set("loss_scale", JsonValue(std::string(name_of(manifest.run.scale))));
-  JsonValue& mesh = root.set("mesh", JsonValue::make_object());
-  mesh.set("dp", JsonValue(manifest.run.mesh.dp));
-  mesh.set("tp", JsonValue(manifest.run.mesh.tp));
-  mesh.set("pp", JsonValue(manifest.run.mesh.pp));
-  mesh.set("sp", JsonValue(manifest.run.mesh.sp));
-  root.set("settings", JsonValue(manifest.run.settings));
-  root.set("client_state", manifest.run.client_state);
-  JsonValue& files = root.set("files", JsonValue::make_array());
-  for (const ManifestFile& file : manifest.files) {
-    JsonValue entry = JsonValue::make_object();
-    entry.set("name", JsonValue(file.name));
-    entry.set("bytes", JsonValue(file.bytes));
-    entry.set("sums", JsonValue(sums_to_text(file.sums)));
-    files.push_back(std::move(entry));
-  }
-  JsonValue& parameters = root.set("parameters", JsonValue::make_array());
-  for (std::size_t i = 0; i < manifest.parameters.size(); ++i)
-    parameters.push_back(parameter_value(manifest, i));
-  return root.dump() + "\n";
 }
 
 CheckpointManifest parse_manifest(const std::string& path, std::string_view text) {

@@ -20,6 +20,7 @@ struct ManifestFile {
 
 struct CheckpointManifest {
   static constexpr const char* kName = "zero3d.json";
+  static constexpr const char* kFormat = "zero3d checkpoint";
   static constexpr int kVersion = 1;
 
   SavedRun run;
@@ -35,6 +36,8 @@ std::string to_text(const CheckpointManifest& manifest);
 /// files that are no plain names.
 CheckpointManifest parse_manifest(const std::string& path, std::string_view text);
 
+/// "none", "fixed", "dynamic".
+std::string_view name_of(SavedScale scale);
 /// The inverse of name_of(DType); throws Error(kInvalid).
 DType dtype_from_name(std::string_view name);
 

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "zero3d/core/error.h"
+#include "zero3d/core/replace_path.h"
 #include "zero3d/tests/support/temporary_folder.h"
 
 namespace zero3d {
@@ -204,6 +205,50 @@ TEST(TemporaryPath, SweepsWhatKilledRunsOfThisHostHaveLeft) {
     expected.insert(fs::path(temporary->path()).filename().string());
   EXPECT_EQ(names(folder), expected);
   ::close(held);
+}
+
+TEST(TemporaryPath, TellsWhatKilledRunsHaveLeftOfAnyTarget) {
+  const TemporaryFolder folder;
+  const std::string target = folder.file("target");
+  const TemporaryPath held(target, TemporaryPath::Kind::folder);
+  std::string left = held.path();
+  left.replace(left.find("target"), 6, "other");
+  fs::create_directory(left);
+  folder.write("target.tmp-notes", "mine");
+  EXPECT_EQ(TemporaryPath::abandoned_in(folder.path().string()), std::vector<std::string>{left});
+  TemporaryPath::remove_abandoned(held.path());
+  TemporaryPath::remove_abandoned(left);
+  EXPECT_TRUE(fs::exists(held.path()));
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(folder.file("target.tmp-notes")));
+}
+
+TEST(LineFile, KeepsTheLinesThatItIsAskedTo) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("lines", "first\nsecond\nthird\n");
+  {
+    LineFile lines(path);
+    lines.keep(6);
+  }
+  EXPECT_EQ(read_file(path), "first\nsecond\nthird\n") << "without a line all stays";
+  LineFile lines(path);
+  lines.keep(6);
+  lines.write("other");
+  lines.write("last");
+  EXPECT_EQ(read_file(path), "first\nother\nlast\n");
+}
+
+TEST(ReplacePath, PutsOneInThePlaceOfTheOther) {
+  const TemporaryFolder folder;
+  for (const char* name : {"fresh", "target"}) {
+    fs::create_directory(folder.file(name));
+    folder.write(std::string(name) + "/content", name);
+  }
+  replace_path(folder.file("fresh"), folder.file("target"));
+  EXPECT_EQ(read_file(folder.file("target/content")), "fresh");
+  EXPECT_EQ(read_file(folder.file("fresh/content")), "target");
+  EXPECT_THROW(replace_path(folder.file("none"), folder.file("target")), IoError);
+  EXPECT_EQ(read_file(folder.file("target/content")), "fresh");
 }
 
 TEST(TemporaryPath, TakesNamesOfAnyLength) {

@@ -151,10 +151,10 @@ constexpr const char* kHost =
 
 TEST(CheckpointMesh, EveryMeshWritesAndReadsEveryElement) {
   std::vector<MeshTrial> trials;
+  constexpr int kStages[] = {0, 3, 1, 2};
   for (const int dp : {1, 2, 3})
     for (const int tp : {1, 2, 3})
-      for (const int stage : {0, 1, 3})
-        if (!kSanitized || (dp == 2 && tp == 2)) trials.push_back({dp, tp, stage});
+      if (!kSanitized || tp == 2) trials.push_back({dp, tp, kStages[trials.size() % 4]});
   trials.push_back({2, 2, 3, kHost});
   for (const char* precision : {"", kBf16}) {
     const bool bf16 = *precision != 0;
