@@ -5,6 +5,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
+#include "zero3d/core/multiples.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/engine/pause.h"
@@ -79,7 +80,9 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
   window_->require_no_forward("next_logits()");
-  plan_for({1, length});
+  // Planned as a training batch would be, which has rows for every rank.
+  plan_for(
+      {1, settings_.split_rows ? round_up<std::int64_t>(length, mesh_.size(Axis::tp)) : length});
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
