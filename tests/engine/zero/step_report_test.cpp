@@ -36,7 +36,7 @@ class StageRank {
         layout_({{spec("cut", 2 * kElements, 0)}, {spec("copied", kElements, -1)}},
                 options(shards, place_.tp)),
         groups_(make_zero_groups(mesh_, {.shard = shards})),
-        part_(find_model_part(layout_, mesh_, groups_)),
+        part_(find_model_part(layout_, {"cut", "copied"}, place_.pp == 1, mesh_, groups_)),
         buckets_(plan_buckets(layout_, plan_step({2, 0}, 1), {})),
         reducer_(*device_, layout_, buckets_, groups_, {}, streams_) {
     part_.names = {"s0.cut", "s0.copied", "s1.cut", "s1.copied"};
