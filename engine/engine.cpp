@@ -168,40 +168,6 @@ TensorParallel Engine::tensor_parallel() const {
           settings_.split_rows};
 }
 
-/// Of a model that is in one piece: none.
-const Borders& Engine::borders(const Shape& shape) const {
-  const auto [entry, made] = borders_.try_emplace({shape[0], shape[1]});
-  const ZeroPlan& plan = model_->plan();
-  if (made && plan.pipeline.whole) {
-    entry->second = infer_borders(module_, *plan.pipeline.whole, plan.pipeline.borders(),
-                                  plan.dtype(), tensor_parallel().without_links(), shape[0],
-                                  shape[1]);
-  }
-  return entry->second;
-}
-
-bool Engine::runs_whole_steps() const {
-  return options_.schedule || model_->plan().pipeline.whole_steps();
-}
-
-bool Engine::reads_batches() const {
-  const std::vector<Chunk> chunks = model_->plan().stage.all_chunks();
-  return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
-    if (chunk.from < 0) return true;
-    if (borders_.empty()) return true;  // nobody knows yet
-    return uses_batch(borders_.begin()->second.at(chunk.first_block));
-  });
-}
-
-void Engine::require_piecewise(const char* call) const {
-  if (!runs_whole_steps()) return;
-  const int stages = mesh_.size(Axis::pp);
-  throw_invalid(concat(call,
-                       stages > 1 ? concat(" in a pipeline of ", stages, " stages")
-                                  : std::string(" with a schedule of whole steps"),
-                       ": call train_batch(), which runs the micro-batches of a step together"));
-}
-
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();
   MemoryEstimate estimate = model_->memory();
@@ -352,19 +318,6 @@ void Engine::run_forward(const MicroBatch& batch, const AccumulationWindow::Micr
   run_ops(forward_part(model_->plan().training), micro_batch_);
 }
 
-/// All micro-batches of a window, in the order that the options ask for.
-void Engine::run_schedule(std::span<const MicroBatch> micro_batches) {
-  const auto count = static_cast<int>(micro_batches.size());
-  model_->begin_training(0);
-  for (int i = 0; i < count; ++i)
-    begin_micro_batch(i, micro_batches[static_cast<std::size_t>(i)], i + 1 == count);
-  run_ops(model_->plan().training, 0);
-  model_->times().stop(model_->compute());
-  std::int64_t tokens = 0;
-  for (const MicroBatch& batch : micro_batches) tokens += batch.tokens.numel();
-  window_->whole(tokens * mesh_.size(Axis::dp));
-}
-
 /// Waits for (sum of losses, number of targets) to arrive; nothing without a target.
 std::optional<double> Engine::mean_loss(const Readback& loss) {
   const float* pair = loss.wait().as<float>();
@@ -373,7 +326,7 @@ std::optional<double> Engine::mean_loss(const Readback& loss) {
 }
 
 double Engine::loss() {
-  require_piecewise("loss()");
+  if (model_->plan().pipeline.whole) require_piecewise("loss()");
   if (!runner_->last_loss().defined()) throw_invalid("loss() without a forward");
   return mean_loss(runner_->last_loss()).value_or(std::numeric_limits<double>::quiet_NaN());
 }
@@ -477,22 +430,6 @@ StepResult Engine::train_batch(std::span<const MicroBatch> micro_batches) {
     if (settings_.managed_accumulation || i + 1 == micro_batches.size()) step();
   }
   return last_;
-}
-
-void Engine::set_train_batch_size(std::int64_t samples) {
-  window_->require_start();
-  const std::int64_t unit = settings_.micro_batch * mesh_.size(Axis::dp);
-  if (samples < unit || samples % unit != 0) {
-    throw_invalid(concat("set_train_batch_size(", samples,
-                         "): a step takes whole micro-batches of ", settings_.micro_batch,
-                         " samples on ", mesh_.size(Axis::dp), " replicas, a multiple of ", unit));
-  }
-  settings_.accumulation = samples / unit;
-  require_in_range(settings_);
-  model_->set_accumulation(settings_.accumulation);
-  window_.emplace(model_->state(), settings_.accumulation, settings_.managed_accumulation,
-                  state().micro_steps);
-  planned_shapes_.clear();
 }
 
 std::vector<double> Engine::get_lr() const {

@@ -69,7 +69,7 @@ void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
         PlacementOptions placement = options.placement;
         if (options.stages_of) parameter.stages = options.stages_of(spec);
         if (parameter.stages.size() < 2) parameter.stages.clear();
-        placement.copy = !parameter.stages.empty() && parameter.stages.front() != options.stage;
+        placement.copy |= !parameter.stages.empty() && parameter.stages.front() != options.stage;
         parameter.placement = place_parameter(spec, placement);
         parameter.sums_holders =
             parameter.placement.holders > 1 &&

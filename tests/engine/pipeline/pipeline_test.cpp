@@ -16,6 +16,7 @@ TEST(Pipeline, EveryScheduleAndStageGivesTheBitsWithoutStages) {
   const ModelConfig model = deep_nano(false);
   for (int stage = 0; stage <= 3; ++stage) {
     for (const int dp : {1, 2}) {
+      if (kSanitized && (dp == 1 || stage % 3 != 0)) continue;
       const RunResult plain = run_pipeline(PipelineRun{.pp = 1, .dp = dp, .stage = stage}, model);
       for (const int pp : {2, 4}) {
         for (const PipelineSchedule schedule : kSchedules) {

@@ -24,6 +24,7 @@ void expect_bits_without_stages(const PipelineRun& run, const ModelConfig& model
 TEST(PipelineZero, TiedTablesAreOneParameter) {
   const ModelConfig model = deep_nano(true, 4);
   for (const int dp : {1, 2}) {
+    if (kSanitized && dp == 1) continue;
     for (const auto& [first, second] : {std::pair{0, 1}, std::pair{2, 3}}) {
       const PipelineRun base{.pp = 2, .dp = dp, .stage = first};
       const RunResult expected = run_pipeline(base, model);
@@ -143,10 +144,15 @@ TEST(PipelineZero, GroupsOfShards) {
 TEST(PipelineZero, FewerMicroBatchesThanStages) {
   const ModelConfig model = deep_nano(false, 6);
   for (const int accumulation : {1, 2, 3, 5}) {
+    PipelineRun run{.pp = 4, .stage = 2, .accumulation = accumulation};
+    const RunResult expected = run_pipeline(run.without_stages(), model);
     for (const PipelineSchedule schedule :
-         {gpipe, one_forward_one_backward, interleaved, zero_bubble_h1, zero_bubble_v})
-      expect_bits_without_stages(
-          {.pp = 4, .stage = 2, .accumulation = accumulation, .schedule = schedule}, model);
+         {gpipe, one_forward_one_backward, interleaved, zero_bubble_h1, zero_bubble_v}) {
+      if (kSanitized && schedule != one_forward_one_backward) continue;
+      run.schedule = schedule;
+      SCOPED_TRACE(run.text());
+      EXPECT_TRUE(same_bits(expected, run_pipeline(run, model)));
+    }
   }
 }
 

@@ -33,14 +33,14 @@ class StageRank {
         place_(mesh_.topology().coordinates(world.rank())),
         device_(make_cpu_device({})),
         streams_(*device_),
-        layout_({{spec(concat("s", place_.pp, ".cut"), 2 * kElements, 0)},
-                 {spec(concat("s", place_.pp, ".copied"), kElements, -1)}},
+        layout_({{spec("cut", 2 * kElements, 0)}, {spec("copied", kElements, -1)}},
                 options(shards, place_.tp)),
         groups_(make_zero_groups(mesh_, {.shard = shards})),
-        part_(find_model_part(layout_, {"s0.cut", "s0.copied", "s1.cut", "s1.copied"},
-                              place_.pp == kDegrees.pp - 1, mesh_, groups_)),
+        part_(find_model_part(layout_, {"cut", "copied"}, place_.pp == 1, mesh_, groups_)),
         buckets_(plan_buckets(layout_, plan_step({2, 0}, 1), {})),
         reducer_(*device_, layout_, buckets_, groups_, {}, streams_) {
+    part_.names = {"s0.cut", "s0.copied", "s1.cut", "s1.copied"};
+    for (int& number : part_.numbers) number += 2 * place_.pp;
     reporter_ = std::make_unique<StepReporter>(*device_, layout_, part_);
   }
 
