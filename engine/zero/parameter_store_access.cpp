@@ -17,6 +17,7 @@ constexpr std::int64_t kStagingElements = 1 << 22;  // on their way from the sou
 /// Blocks the host until parameters are where they belong.
 void ParameterStore::synchronize() {
   compute_.synchronize();
+  if (copy_in_ != nullptr) copy_in_->synchronize();  // shards that the host updates
   if (home_ != nullptr) home_->synchronize();
   for (Stream* copies : {copy_in_, copy_out_})  // an update on the host ends with a copy to here
     if (copies != nullptr) copies->synchronize();

@@ -313,6 +313,12 @@ class Outputs(CommandTest):
         self.assertEqual(output.count(b"\r["), 5)
         self.assertIn(b"5/5", output)
 
+    def test_an_export_follows_the_update_of_the_host(self):
+        """One rank gathers nothing that would wait for it; the checker sees that nothing else orders the two."""
+        config = self.config(zero_optimization={"stage": 2, "offload_optimizer": {"device": "cpu"}})
+        checked = self.run_command(self.train_arguments(config=config, export=self.folder / "out"), launcher=["env", "ZERO3D_CHECK=1"])
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+
     def test_the_loss_curve_falls(self):
         text = self.folder / "text"
         text.write_text("A loss that falls needs text that can be learnt.\n" * 40)
