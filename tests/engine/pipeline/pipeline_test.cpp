@@ -15,17 +15,16 @@ constexpr PipelineSchedule kSchedules[] = {gpipe, one_forward_one_backward, inte
 TEST(Pipeline, EveryScheduleAndStageGivesTheBitsWithoutStages) {
   const ModelConfig model = deep_nano(false);
   for (int stage = 0; stage <= 3; ++stage) {
-    for (const int dp : {1, 2}) {
-      if (kSanitized && (dp == 1 || stage % 3 != 0)) continue;
+    for (const auto& [pp, dp] : {std::pair{2, 2}, std::pair{4, 1}}) {
+      // Of four stages without replicas the ends alone: nothing is sharded there.
+      if ((pp == 4 || kSanitized) && stage % 3 != 0) continue;
       const RunResult plain = run_pipeline(PipelineRun{.pp = 1, .dp = dp, .stage = stage}, model);
-      for (const int pp : {2, 4}) {
-        for (const PipelineSchedule schedule : kSchedules) {
-          const PipelineRun run{.pp = pp, .dp = dp, .stage = stage, .schedule = schedule};
-          SCOPED_TRACE(run.text());
-          const RunResult result = run_pipeline(run, model);
-          EXPECT_TRUE(same_bits(plain, result));
-          expect_planned_memory(result);
-        }
+      for (const PipelineSchedule schedule : kSchedules) {
+        const PipelineRun run{.pp = pp, .dp = dp, .stage = stage, .schedule = schedule};
+        SCOPED_TRACE(run.text());
+        const RunResult result = run_pipeline(run, model);
+        EXPECT_TRUE(same_bits(plain, result));
+        expect_planned_memory(result);
       }
     }
   }
