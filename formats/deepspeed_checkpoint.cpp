@@ -47,6 +47,9 @@ DeepspeedCheckpoint::DeepspeedCheckpoint(const std::string& path)
   else
     read_deepspeed_zero(files, *contents_);
   contents_->finish();
+  if (std::ranges::none_of(contents_->parameters,
+                           [](const DeepspeedParameter& p) { return !p.states.empty(); }))
+    contents_->facts.remarks.push_back("it holds no optimizer states");
 }
 
 DeepspeedCheckpoint::DeepspeedCheckpoint(DeepspeedCheckpoint&&) noexcept = default;

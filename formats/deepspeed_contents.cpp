@@ -41,6 +41,9 @@ void DeepspeedContents::add_piece(const std::string& name, std::string_view what
     throw IoError(piece.archive->path(), 0,
                   concat(what, " of ", printable(name), " has dtype ", piece.tensor->type->name,
                          ", expected a floating one"));
+  if (piece.tensor->expanded())
+    throw IoError(piece.archive->path(), 0,
+                  concat(what, " of ", printable(name), " repeats its elements (a stride of 0)"));
   const std::int64_t available = piece.tensor->numel();
   if (piece.count < 0 || piece.tensor_first < 0 || piece.count > available ||
       piece.tensor_first > available - piece.count)

@@ -87,7 +87,9 @@ DeepspeedFiles list_deepspeed_files(const std::string& folder) {
   std::error_code code;
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
     classify(it->path().filename().string(), it->path().string(), files);
-  files.universal = fs::is_directory(fs::path(folder) / "zero", code);
+  const fs::path zero = fs::path(folder) / "zero";
+  files.universal = fs::is_directory(zero, code) &&
+                    (files.any() || fs::exists(zero / "optimizer_state.pt", code));
   return files;
 }
 

@@ -19,7 +19,7 @@ struct DeepspeedFiles {
   std::map<RankPair, std::string> optimizers;
   std::map<std::pair<int, int>, std::string> layers;  ///< Of pipelines, by layer and tensor rank.
   std::vector<std::string> experts;                   ///< Of mixtures of experts.
-  bool universal = false;                             ///< It has a folder "zero".
+  bool universal = false;                             ///< It has a folder "zero" of parameters.
 
   bool any() const { return universal || !models.empty() || !shard_models.empty(); }
 };

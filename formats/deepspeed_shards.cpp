@@ -54,7 +54,7 @@ std::vector<NamedShapes> group_shapes(const TorchArchive& model) {
 
 const PickleTensor& require_tensor(const TorchArchive& archive, PickleValue value,
                                    std::string_view what) {
-  if (value.tensor() == nullptr)
+  if (value.tensor() == nullptr || value.tensor()->expanded())
     throw IoError(archive.path(), 0,
                   concat("expected a tensor of ", what, ", found ", value.describe()));
   return *value.tensor();

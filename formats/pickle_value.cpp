@@ -69,6 +69,10 @@ bool PickleTensor::contiguous() const {
   return true;
 }
 
+bool PickleTensor::expanded() const {
+  return static_cast<std::uint64_t>(numel()) > storage_bytes / type->bytes;
+}
+
 const PickleNode* PickleValue::node() const {
   return tree_ == nullptr ? nullptr : &tree_->nodes_[node_];
 }

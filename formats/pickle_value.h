@@ -68,6 +68,9 @@ struct PickleTensor {
   std::int64_t numel() const;
   /// Row-major without gaps: elements lie in order from `offset`.
   bool contiguous() const;
+  /// It has more elements than its storage: strides of 0 repeat some, so that its size is not
+  /// bounded by that of its file.
+  bool expanded() const;
 };
 
 class PickleTree;

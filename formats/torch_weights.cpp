@@ -27,6 +27,10 @@ TorchWeightFile::TorchWeightFile(std::string path) : archive_(std::move(path)) {
       problems.add(concat("tensor ", printable(*name), " is there twice"));
       continue;
     }
+    if (tensor->expanded()) {
+      problems.add(concat("tensor ", printable(*name), " repeats its elements (a stride of 0)"));
+      continue;
+    }
     SafetensorsEntry entry;
     entry.name = *name;
     entry.dtype_name = tensor->type->name;

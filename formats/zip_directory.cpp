@@ -203,8 +203,7 @@ std::string read_entry(const InputFile& file, const ZipEntry& entry, std::uint64
   if (entry.bytes > limit)
     refuse(file, concat("entry ", printable(entry.name), " has ", entry.bytes,
                         " bytes, expected at most ", limit));
-  const std::string text =
-      read(file, first_byte(file, entry), static_cast<std::size_t>(entry.bytes));
+  std::string text = read(file, first_byte(file, entry), static_cast<std::size_t>(entry.bytes));
   const std::uint32_t found = zip_checksum(text);
   if (entry.checksum != 0 && found != entry.checksum)
     refuse(file, concat("entry ", printable(entry.name), " has the checksum ", found, ", expected ",

@@ -247,11 +247,13 @@ TEST_F(WrittenCheckpoint, StageOneWithoutAddresses) {
                                        {"b", model.floats(iota(2, 0), {2})},
                                        {"c", model.floats(iota(3, 0), {3})},
                                        {"still", model.floats({8, 9}, {2})},
+                                       {"head", model.floats(iota(3, 0), {3})},
                                        {"buffer", model.floats({1}, {1})}})},
                 {"buffer_names", P::list({P::text("buffer")})},
                 {"param_shapes", P::list({P::ordered({{"a", P::size({5})}, {"b", P::size({2, 1})}}),
                                           P::ordered({{"c", P::size({3})}})})},
                 {"lr_scheduler", P::dict({{"last_batch_iteration", P::integer(2)}})},
+                {"shared_params", P::dict({{"head", P::text("c")}})},
                 {"dp_world_size", P::integer(2)},
                 {"mp_world_size", P::integer(1)}}));
   for (int rank = 0; rank < 2; ++rank) {
@@ -285,6 +287,8 @@ TEST_F(WrittenCheckpoint, StageOneWithoutAddresses) {
   EXPECT_TRUE(checkpoint.find("still")->frozen);
   EXPECT_EQ(values(checkpoint, "still"), (Floats{8, 9}));
   EXPECT_EQ(checkpoint.find("buffer"), nullptr);
+  EXPECT_EQ(checkpoint.parameters().size(), 4u);
+  EXPECT_EQ(checkpoint.find("head"), checkpoint.find("c"));
 
   fs::rename(folder_.path() / "step/zero_pp_rank_1_mp_rank_00_optim_states.pt",
              folder_.path() / "away");
@@ -513,7 +517,11 @@ TEST_F(WrittenCheckpoint, FindsTagsAndRefusesWhatIsNone) {
   write("mp_rank_00_model_states.pt", w, counters({{"module", P::ordered({})}}));
   folder_.write("latest", "step\n");
   EXPECT_TRUE(is_deepspeed_checkpoint(folder_.path().string()));
-  EXPECT_EQ(DeepspeedCheckpoint(folder_.path().string()).facts().global_steps, 3);
+  const DeepspeedCheckpoint bare(folder_.path().string());
+  EXPECT_EQ(bare.facts().global_steps, 3);
+  EXPECT_EQ(bare.facts().remarks, std::vector<std::string>{"it holds no optimizer states"});
+  fs::create_directories(folder_.path() / "other/zero");
+  EXPECT_FALSE(is_deepspeed_checkpoint(folder_.file("other")));
   for (const char* tag : {"../step", "/tmp", ""}) {
     folder_.write("latest", tag);
     expect_has(message_of<IoError>([&] { is_deepspeed_checkpoint(folder_.path().string()); }),
@@ -555,6 +563,12 @@ TEST_F(WrittenCheckpoint, RefusesWhatDoesNotFitTogether) {
   write_both(9, address(-1, 5));
   expect_has(refusal(), "expected a counter of 0 or more");
   TorchWriter w;
+  const P storage = TorchWriter::storage_id(w.storage("1234"), "FloatStorage", 1);
+  write("zero_pp_rank_0_mp_rank_00_optim_states.pt", w,
+        P::dict({{"optimizer_state_dict",
+                  P::dict({{"single_partition_of_fp32_groups",
+                            P::list({TorchWriter::tensor(storage, 0, {5}, {0})})}})}}));
+  expect_has(refusal(), "expected a tensor of masters of group 0");
   write("mp_rank_00_model_states.pt", w, P::list({}));
   EXPECT_NE(refusal(), "");
 }

@@ -89,6 +89,10 @@ TEST_F(TorchWeights, RefusesOtherContents) {
   expect_has(text, "'epoch': expected a tensor, found 3");
   folder_.write("pytorch_model.bin", writer.archive(P::integer(3)));
   expect_has(refusal(), "expected a module's state (state_dict()), found 3");
+  const P storage = TorchWriter::storage_id(writer.storage("1234"), "FloatStorage", 1);
+  folder_.write("pytorch_model.bin",
+                writer.archive(P::dict({{"w", TorchWriter::tensor(storage, 0, {1 << 30}, {0})}})));
+  expect_has(refusal(), "'w' repeats its elements");
   folder_.write("pytorch_model.bin", "PK\x03\x04");
   expect_has(refusal(), "no complete zip archive");
 }
