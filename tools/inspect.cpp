@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "command.h"
+#include "inspect_deepspeed.h"
 #include "saved_states.h"
 #include "zero3d/core/printable.h"
 #include "zero3d/core/text.h"
@@ -228,6 +229,14 @@ class Comparison {
 }  // namespace
 
 void inspect(const InspectOptions& options) {
+  if (!options.json && is_of_deepspeed(options.checkpoint)) {
+    const DeepspeedCheckpoint checkpoint(options.checkpoint);
+    print_checkpoint(checkpoint, std::cout);
+    if (!options.verify) return;
+    checkpoint.verify();
+    std::cout << "  every file has the checksums that it states\n";
+    return;
+  }
   const std::unique_ptr<SavedState> saved = open_saved_state(options.checkpoint);
   if (options.json) {
     print_json(*saved);

@@ -35,13 +35,16 @@ std::unique_ptr<SavedState> open_deepspeed(const std::string& folder, const Save
 
 }  // namespace
 
-std::unique_ptr<SavedState> open_saved_state(const std::string& folder, const SavedNames& names) {
+bool is_of_deepspeed(const std::string& folder) {
   std::error_code code;
-  if (!is_checkpoint(folder) && std::filesystem::is_directory(folder, code)) {
-    const std::optional<std::string> latest = read_latest(folder);
-    const bool ours = latest && is_checkpoint((std::filesystem::path(folder) / *latest).string());
-    if (!ours && is_deepspeed_checkpoint(folder)) return open_deepspeed(folder, names);
-  }
+  if (is_checkpoint(folder) || !std::filesystem::is_directory(folder, code)) return false;
+  const std::optional<std::string> latest = read_latest(folder);
+  const bool ours = latest && is_checkpoint((std::filesystem::path(folder) / *latest).string());
+  return !ours && is_deepspeed_checkpoint(folder);
+}
+
+std::unique_ptr<SavedState> open_saved_state(const std::string& folder, const SavedNames& names) {
+  if (is_of_deepspeed(folder)) return open_deepspeed(folder, names);
   const std::string path = find_checkpoint(folder);
   if (!is_checkpoint(path)) {
     throw IoError(path, 0,

@@ -22,6 +22,9 @@ struct SavedNames {
 std::unique_ptr<SavedState> open_saved_state(const std::string& folder,
                                              const SavedNames& names = {});
 
+/// Whether that would be one of DeepSpeed's.
+bool is_of_deepspeed(const std::string& folder);
+
 /// Name of the member of client_state that `zero3d train` writes.
 inline constexpr const char* kTrainFacts = "zero3d_train";
 // What is in it for others: the text of config.json, and the folder or name of --model.

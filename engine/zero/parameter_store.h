@@ -130,6 +130,8 @@ class ParameterStore {
   View own_piece(int unit, const View& whole) const;
   Stream& first_writer(int unit);
   ConstView bring(int unit, const View& whole);
+  void load_units(const ParameterSource& source, const std::function<bool(int unit)>& wanted);
+  void settle() noexcept;
   Event load_shard(const ParameterSource& source, int unit, const View& staging);
   void synchronize();
   void gather_published();

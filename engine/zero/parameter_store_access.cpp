@@ -26,6 +26,27 @@ void ParameterStore::synchronize() {
 
 void ParameterStore::load(const ParameterSource& source,
                           const std::function<bool(int unit)>& wanted) {
+  try {
+    load_units(source, wanted);
+  } catch (...) {
+    settle();  // source and staging are about to go
+    throw;
+  }
+}
+
+/// Nothing enqueued is left, whatever became of it.
+void ParameterStore::settle() noexcept {
+  for (Stream* stream : {&compute_, copy_in_, copy_out_, &gather_}) {
+    if (stream == nullptr) continue;
+    try {
+      stream->synchronize();
+    } catch (...) {  // what failed is on its way already
+    }
+  }
+}
+
+void ParameterStore::load_units(const ParameterSource& source,
+                                const std::function<bool(int unit)>& wanted) {
   std::int64_t largest = 0;
   for (const Unit& unit : layout_.units()) largest = std::max(largest, unit.shard);
   const Tensor staging(device_.memory(Tier::pinned), compute_, options_.dtype,

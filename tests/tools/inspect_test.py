@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zero3d inspect: what a checkpoint holds, and whether its files are whole.
+"""zero3d inspect: what a checkpoint of DeepSpeed holds, and whether its files are whole.
 Usage: inspect_test.py --zero3d BINARY [TEST...]"""
 import shutil
 import subprocess
@@ -12,19 +12,22 @@ RECORDED = GOLDEN / "checkpoints"
 
 
 class Inspect(CommandTest):
-    def test_says_what_a_checkpoint_of_deepspeed_holds(self):
-        out = self.succeed(["inspect", RECORDED / "fp16-dynamic-z2", "--verify", "--tensors"]).stdout
-        for part in ("written by DeepSpeed 0.19.8, ZeRO stage 2", "step 12 (9 skipped)", "loss scale 262144", "has applied 3 updates",
-                     "28 parameters of 120,640 elements", "transformer.wte.weight [257, 64]", "28 exp_avg fp32", "all of it is as it was written"):
+    def test_says_what_a_checkpoint_holds(self):
+        out = self.succeed(["inspect", RECORDED / "fp16-dynamic-z2", "--verify"]).stdout
+        for part in ("checkpoint of DeepSpeed 0.19.8", "ZeRO stage 2 over 2 ranks; weights in fp16", "after step 12 (9 skipped)",
+                     "loss scale 262144, dynamic", "group 0: 3 updates", "lm_head.weight is transformer.wte.weight",
+                     "28 parameters, 120,640 elements", "transformer.wte.weight [257, 64]: exp_avg, exp_avg_sq",
+                     "every file has the checksums"):
             self.assertIn(part, out)
 
     def test_takes_tags_pipelines_and_universal_ones(self):
-        out = self.succeed(["inspect", RECORDED / "pipe2-dp2-z1" / "global_step4", "--tensors"]).stdout
-        self.assertIn("x pp 2 x", out)
+        out = self.succeed(["inspect", RECORDED / "pipe2-dp2-z1" / "global_step4"]).stdout
+        self.assertIn("2 pipeline stages", out)
         self.assertIn("3.block.ln_1.weight [32]", out)
         out = self.succeed(["inspect", RECORDED / "adamw-bf16-z3" / "global_step5_universal"]).stdout
-        self.assertIn("universal", out)
-        self.assertIn("3 frozen", self.succeed(["inspect", RECORDED / "frozen-z3"]).stdout)
+        self.assertIn("in universal form", out)
+        out = self.succeed(["inspect", RECORDED / "frozen-z3"]).stdout
+        self.assertIn("transformer.wte.weight [257, 64] frozen", out)
 
     def refused(self, folder, part, *more):
         result = self.run_command(["inspect", folder, *more])
@@ -33,7 +36,7 @@ class Inspect(CommandTest):
 
     def test_refuses_what_is_none_or_damaged(self):
         self.refused(self.folder / "absent", "expected a folder with a checkpoint")
-        self.refused(self.folder, "has neither a checkpoint nor")
+        self.refused(self.folder, "has neither a checkpoint")
         copy = self.folder / "copy"
         shutil.copytree(RECORDED / "frozen-z3", copy)
         file = copy / "global_step4" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
