@@ -8,6 +8,7 @@
 
 #include "zero3d/core/text.h"
 #include "zero3d/offload/io_port.h"
+#include "zero3d/tests/offload/faulty_port.h"
 #include "zero3d/tests/support/nano_model.h"
 #include "zero3d/tests/support/run_engine.h"
 #include "zero3d/tests/support/temporary_folder.h"
