@@ -85,7 +85,8 @@ std::vector<Scenario> runs() {
     for (const bool bf16 : {false, true})
       for (const RecomputationSettings& settings :
            {RecomputationSettings{.interval = 1}, {.interval = 2}, {.groups = 2}})
-        if (!kSanitized || (stage == 3 && bf16 && settings.interval != 2)) all.push_back({stage, bf16, settings});
+        if (!kSanitized || (stage == 3 && bf16 && settings.interval != 2))
+          all.push_back({stage, bf16, settings});
   return all;
 }
 
