@@ -333,6 +333,8 @@ void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
     const OffloadUse use = model_->offload_use();
     last_.offload = use - std::exchange(offload_before_, use);
   }
+  last_.updates =
+      outcome.applied || !settings_.delayed_updates.on() ? model_->update_use() : UpdateUse{};
   const std::int64_t every = settings_.log_every;
   if (every > 0 && last_.step % every == 0 && mesh_.leads()) {
     log_info(concat("step=", last_.step, ", skipped=", skipped_steps(), ", lr=", outcome.lr,

@@ -39,7 +39,8 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
       part_(find_model_part(plan_.layout, mesh, groups_)),
       budget_(smallest_budget(mesh, device.memory())),
       host_budget_(smallest_budget(mesh, device.memory(Tier::pinned))),
-      streams_(device, settings.offload.on()) {
+      streams_(device, settings.offload.on(),
+               settings.delayed_updates.on() && settings.delayed_updates.overlap) {
   if (mesh.leads()) {
     for (const std::string& warning : setup_.warnings()) log_warning(warning);
   }

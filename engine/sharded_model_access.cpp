@@ -25,6 +25,7 @@ void ShardedModel::for_each_parameter(
 void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
                                    const std::function<void(const ParameterSpec&, View)>& edit) {
   require_made();
+  if (writer >= 0) flush_updates();
   std::vector<std::vector<int>> wanted(plan_.layout.units().size());
   for (const std::string& name : names) {
     const int index = plan_.layout.find(name);

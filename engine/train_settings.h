@@ -9,6 +9,7 @@
 #include <string>
 
 #include "zero3d/core/dtype.h"
+#include "zero3d/engine/delayed_update_settings.h"
 #include "zero3d/engine/recomputation.h"
 #include "zero3d/engine/zero/policy.h"
 #include "zero3d/offload/offload_settings.h"
@@ -72,6 +73,7 @@ struct TrainSettings {
   PrecisionSettings precision;
   RecomputationSettings recomputation;
   OffloadSettings offload;
+  DelayedUpdateSettings delayed_updates;  ///< Of an optimizer that is offloaded to host memory.
   OptimizerChoice optimizer;
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.
@@ -81,6 +83,9 @@ struct TrainSettings {
 /// For settings that no loader checked: throws Error(kInvalid) that names the first field out of
 /// its range.
 void require_in_range(const TrainSettings& settings);
+
+/// A line for people: what is updated where and when.
+std::string describe_updates(const DelayedUpdateSettings& delayed);
 
 /// All of it as text, "name value, name value, ...": equal texts are equal settings. Ranks compare
 /// it.

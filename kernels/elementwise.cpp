@@ -25,6 +25,11 @@ void add(Stream& stream, const ConstView& src, const View& dst) {
   dispatch(stream, "add", {reads(src), writes(dst)}, {.cpu = cpu::add}, pair_args("add", src, dst));
 }
 
+void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst) {
+  dispatch(stream, "add_scaled", {reads(src), writes(dst)}, {.cpu = cpu::add_scaled},
+           AddScaledArgs{pair_args("add_scaled", src, dst), factor});
+}
+
 void scale(Stream& stream, const View& x, float factor) {
   require_float("scale", "x", x);
   const ScaleArgs args{x.data(), x.dtype(), x.numel(), factor};

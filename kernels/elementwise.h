@@ -10,6 +10,8 @@ namespace zero3d::kernels {
 void convert(Stream& stream, const ConstView& src, const View& dst);
 /// dst = round(dst + src), computed in fp32; dtypes may differ.
 void add(Stream& stream, const ConstView& src, const View& dst);
+/// dst = round(dst + round(src * factor)), both in fp32; dtypes may differ.
+void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst);
 /// x = round(x * factor).
 void scale(Stream& stream, const View& x, float factor);
 /// x = round(value).

@@ -16,6 +16,12 @@ struct PairArgs {
   DType to_dtype = DType::f32;
 };
 
+/// to[i] = round(to[i] + from[i] * factor), the product rounded to fp32 first.
+struct AddScaledArgs {
+  PairArgs pair;
+  float factor = 1;
+};
+
 /// x[i] = round(x[i] * value), or round(value).
 struct ScaleArgs {
   void* x = nullptr;
