@@ -333,8 +333,8 @@ void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
     const OffloadUse use = model_->offload_use();
     last_.offload = use - std::exchange(offload_before_, use);
   }
-  last_.updates =
-      outcome.applied || !settings_.delayed_updates.on() ? model_->update_use() : UpdateUse{};
+  last_.updates = model_->update_use();
+  if (last_.updates && last_.skipped) last_.updates = UpdateUse{.waiting = last_.updates->waiting};
   const std::int64_t every = settings_.log_every;
   if (every > 0 && last_.step % every == 0 && mesh_.leads()) {
     log_info(concat("step=", last_.step, ", skipped=", skipped_steps(), ", lr=", outcome.lr,

@@ -20,6 +20,15 @@ JsonValue offload_record(const OffloadUse& use) {
   return record;
 }
 
+JsonValue update_record(const UpdateUse& use) {
+  JsonValue record = JsonValue::make_object();
+  record.set("on_device", JsonValue(use.on_device));
+  record.set("on_host", JsonValue(use.on_host));
+  record.set("waiting_steps", JsonValue(use.waiting));
+  record.set("chosen", JsonValue(use.chosen));
+  return record;
+}
+
 }  // namespace
 
 void MetricsFile::train(const StepResult& result) {
@@ -37,6 +46,7 @@ void MetricsFile::train(const StepResult& result) {
   record.set("seconds", number(result.seconds));
   record.set("tokens_per_second", number(static_cast<double>(result.tokens) / result.seconds));
   if (result.offload) record.set("offload", offload_record(*result.offload));
+  if (result.updates) record.set("updates", update_record(*result.updates));
   lines_.write(record.dump());
 }
 

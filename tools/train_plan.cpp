@@ -172,6 +172,22 @@ void require_micro_batch(const TrainPlan& plan) {
                        " tokens; make it smaller, give more data or a shorter --seq-len"));
 }
 
+/// Choices by epochs need to know how long one is.
+void set_epoch(TrainPlan& plan) {
+  DelayedUpdateSettings& delayed = plan.settings.delayed_updates;
+  if (!delayed.on() || delayed.select_epochs == 0) return;
+  const std::int64_t samples =
+      plan.settings.micro_batch * plan.settings.accumulation * plan.settings.dp;
+  if (delayed.steps_of_epoch == 0)
+    delayed.steps_of_epoch = std::max<std::int64_t>(1, plan.data->samples() / samples);
+  if (delayed.steps_between_choices() >= delayed.update_every) return;
+  throw ConfigError(
+      "zero_optimization.zenflow.update_interval",
+      concat("is ", delayed.update_every, ", more than the ", delayed.steps_between_choices(),
+             " steps between choices (", delayed.select_epochs, " epochs of ",
+             delayed.steps_of_epoch, "); make it smaller, or raise select_interval"));
+}
+
 /// The export and MPI open files at the end of a run, which must not fail only then.
 void require_descriptors() {
   constexpr std::size_t kNeeded = 16;
@@ -230,6 +246,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   plan.data = open_data(plan, request.data);
   if (leads) warn_of_bytes(plan, *plan.data);
   require_micro_batch(plan);
+  set_epoch(plan);
   if (!request.eval_data.empty()) plan.eval_data = open_data(plan, request.eval_data);
   plan.allowed_cpus = read_allowed_cpus();
   plan.threads =

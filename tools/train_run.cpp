@@ -116,6 +116,7 @@ class RankRun {
     Sampler sampler(*plan_.data, split(), {request_.order == "shuffled", request_.seed});
     for (std::int64_t step = 1; step <= request_.steps; ++step) {
       const StepResult result = train_step(sampler);
+      if (step == request_.steps) engine_->flush_updates();
       if (leads()) {
         if (plan_.metrics) plan_.metrics->train(result);
         progress_->step(result);

@@ -75,6 +75,8 @@ View ParameterStore::room_for_whole(int unit, Stream& stream, Tensor& own) {
 
 void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
   synchronize();
+  const Event& updated = state(unit).updated;  // by a stream of the host's, it may be
+  if (updated.recorded()) gather_.wait(updated);
   Tensor own;
   const View whole = room_for_whole(unit, home_ != nullptr ? *copy_in_ : gather_, own);
   if (gathers(unit)) groups_.gather->all_gather(gather_, bring(unit, whole), whole);

@@ -130,7 +130,7 @@ TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
                         {.stage = 1, .accumulation = 3, .precision = kBf16},
                         {.stage = 2, .zero = R"("reduce_bucket_size": 1, )"},
                         {.stage = 2, .ranks = 1},
-                      {.stage = 3, .zero = R"("overlap_comm": false, )"},
+                        {.stage = 3, .zero = R"("overlap_comm": false, )"},
                         {.stage = 3, .ranks = 1, .accumulation = 2},
                         {.stage = 3, .ranks = 7, .tile = 1},
                         {.stage = 3, .precision = kBf16, .tile = 1'000'000'000}};
@@ -142,6 +142,26 @@ TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
     EXPECT_TRUE(same_bits(expected,
                           run_engine(settings_for(run, to_drive(folder, true)), options_for(run))))
         << json_of(run) << " nvme";
+  }
+}
+
+/// One rank gathers nothing that an export would wait for.
+TEST(OptimizerOffload, AnExportRightAfterAStepSeesIt) {
+  for (const int stage : {1, 2, 3}) {
+    const Trial run{.stage = stage, .ranks = 1};
+    RunOptions options = options_for(run);
+    options.jitter_seed = 5;
+    std::vector<std::byte> exported;
+    options.after_step = [&](Engine& engine, int, int) {
+      exported.clear();
+      engine.model().for_each_parameter([&](const ParameterSpec&, const ConstView& value) {
+        exported.insert(exported.end(), value.data(), value.data() + value.bytes());
+      });
+    };
+    run_engine(settings_for(run, {}), options);
+    const std::vector<std::byte> expected = exported;
+    run_engine(settings_for(run, to_cpu()), options);
+    EXPECT_TRUE(exported == expected) << json_of(run);
   }
 }
 
