@@ -72,6 +72,7 @@ class Reference {
     take_effect();
   }
 
+  int waiting() const { return waiting_; }
   std::size_t chosen() const {
     return static_cast<std::size_t>(
         std::count_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.chosen; }));
@@ -212,6 +213,9 @@ TEST_P(DelayedReference, EveryValueAfterEveryStepIsTheDefinitions) {
       for (Reference& parameter : reference) parameter.apply(applied, step);
       ++applied;
     }
+    ASSERT_TRUE(engine.last_step().updates);
+    EXPECT_EQ(engine.last_step().updates->waiting, reference[0].waiting()) << "after step " << step;
+    EXPECT_EQ(engine.last_step().updates->on_device > 0, step != 5 && reference[0].chosen() > 0);
     expect_values(engine, reference, concat("after step ", step));
   };
   options.after = [&](Engine& engine, int) {

@@ -242,21 +242,6 @@ TEST(DelayedUpdates, TellWhatWasUpdatedWhere) {
   EXPECT_FALSE(train({}, {}, 1).steps[0].updates);
 }
 
-/// A skipped step updates nothing, and what waits goes on waiting.
-TEST(DelayedUpdates, TellThatASkippedStepUpdatedNothing) {
-  const RunResult result = train({.ranks = 1, .precision = kFp16},
-                                 {.update_every = 3, .share = 0.3, .select_every = 3}, 7);
-  std::int64_t applied = 0;
-  for (const StepResult& step : result.steps) {
-    applied += step.skipped ? 0 : 1;
-    EXPECT_EQ(step.updates->waiting, applied % 3) << step.step;
-    EXPECT_EQ(step.updates->on_device == 0, step.skipped) << step.step;
-    EXPECT_EQ(step.updates->chosen, !step.skipped && applied % 3 == 1) << step.step;
-  }
-  EXPECT_GT(result.steps.size(), static_cast<std::size_t>(applied));
-  EXPECT_GT(applied, 0);
-}
-
 TEST(DelayedUpdates, RefuseByNameWhatTheyCannotWorkWith) {
   struct Refused {
     const char* part;
