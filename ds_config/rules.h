@@ -1,6 +1,7 @@
 // The rules of ds_config that look at more than one key, in the order DeepSpeed applies them.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -44,6 +45,10 @@ void state_degrees(const Draft& draft, const LoadOptions& options);
 void finish_zero(const Draft& draft);
 /// What the stage at hand cannot bear or does not use.
 void check_zero(const Draft& draft);
+/// zenflow and what stands beside it.
+void check_zenflow(const Draft& draft);
+/// Steps of zenflow.update_interval "auto".
+inline constexpr std::int64_t kAutoUpdateInterval = 4;
 void finish_precision(const Draft& draft);
 /// Whichever of the batch triple is absent, and whether the three fit dp.
 void finish_batch(const Draft& draft);

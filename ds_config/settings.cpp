@@ -6,6 +6,7 @@
 #include "zero3d/core/narrow.h"
 #include "zero3d/core/text.h"
 #include "zero3d/ds_config/load.h"
+#include "zero3d/ds_config/rules.h"
 #include "zero3d/ds_config/trainable.h"
 
 namespace zero3d {
@@ -47,6 +48,7 @@ class SettingsReader {
   PipelineSettings pipeline();
   OffloadSettings offload();
   OptimizerOffload optimizer_offload();
+  DelayedUpdateSettings delayed_updates();
   ParameterOffload parameter_offload();
   IoOptions io();
   int buffers(const char* path);
@@ -278,6 +280,27 @@ OffloadSettings SettingsReader::offload() {
   return result;
 }
 
+/// What a rule refuses is not read.
+DelayedUpdateSettings SettingsReader::delayed_updates() {
+  const std::string section = "zero_optimization.zenflow";
+  if (config_.stage() < 1 || !config_.has(section)) return {};
+  const auto key = [&](const char* name) { return concat(section, ".", name); };
+  const auto number_or = [&](const char* name, std::int64_t otherwise) {
+    const JsonValue& value = config_.at(key(name));
+    return value.is_integer() ? value.as_integer() : otherwise;
+  };
+  DelayedUpdateSettings result;
+  result.update_every = number_or("update_interval", config::kAutoUpdateInterval);
+  result.share = config_.number(key("topk_ratio"));
+  const std::int64_t interval = number_or("select_interval", 1);
+  (config_.text(key("select_strategy")) == "step" ? result.select_every : result.select_epochs) =
+      interval;
+  result.steps_of_epoch = number_or("steps_per_epoch", 0);
+  result.overlap = config_.flag(key("overlap_step"));
+  result.warm_up = config_.integer(key("full_warm_up_rounds"));
+  return result;
+}
+
 TrainSettings SettingsReader::read() {
   TrainSettings settings;
   settings.micro_batch = config_.integer("train_micro_batch_size_per_gpu");
@@ -299,6 +322,7 @@ TrainSettings SettingsReader::read() {
   if (config_.flag("fp16.enabled")) settings.precision.loss_scale = loss_scaler();
   settings.recomputation = recomputation();
   settings.offload = offload();
+  settings.delayed_updates = delayed_updates();
   settings.optimizer = optimizer();
   if (config_.has("scheduler") && config_.has("scheduler.type"))
     settings.schedule = {config_.text("scheduler.type"), parameters("scheduler.params")};

@@ -230,6 +230,7 @@ void check_zero(const Draft& draft) {
   check_offload(draft);
   check_norm(draft);
   check_stage_limits(draft);
+  check_zenflow(draft);
   warn_without_effect(draft);
 }
 

@@ -37,22 +37,33 @@ constexpr std::array kLeafModuleRows = strictly(
 constexpr Section kLeafModule = {kLeafModuleRows, true};
 
 constexpr std::array kZenFlowRows = strictly(std::array{
-    number("topk_ratio", 0.1, "Share of gradient columns updated on the device each step.")
+    number("topk_ratio", 0.1,
+           "Share of each parameter updated on the device at every step: whole blocks of 1,024 "
+           "elements, rounded up.")
         .inside(0, 1),
-    text("select_strategy", "auto", "When the columns are chosen anew.")
+    text("select_strategy", "auto", "What select_interval counts; auto chooses once an epoch.")
         .one_of("auto|step|epoch")
         .or_auto(),
-    or_auto(integer("select_interval", none, "Steps or epochs between choices.")).unquoted(),
-    or_auto(integer("update_interval", none, "Steps between updates of the other columns."))
+    or_auto(integer("select_interval", none, "Steps or epochs between choices of the blocks."))
+        .unquoted(),
+    or_auto(
+        integer("update_interval", none, "Steps between updates of the other blocks; auto is 4."))
         .at_least(1)
         .unquoted(),
-    flag("overlap_step", false, "Run the host's step beside the next one."),
-    flag("offload", false, "Keep the chosen columns' states on the host."),
-    number("auto_ratio", 0.99, "Threshold of the automatic update.").between(0, 1),
-    integer("full_warm_up_rounds", 0, "Full steps at the start."),
-    number("pt_reserved_cores_perc", 0.5, "Share of the cores left to the training process.")
-        .between(0, 1),
-    integer("steps_per_epoch", none, "Filled while running.")});
+    flag("overlap_step", false,
+         "The host's update runs beside the next steps and takes effect an update_interval later."),
+    flag("offload", false, "Keep the chosen blocks' states on the host. true is refused.")
+        .refuse("", never),
+    number("auto_ratio", 0.99, "When an automatic update is due; here auto is a number of steps.")
+        .between(0, 1)
+        .none(),
+    integer("full_warm_up_rounds", 0, "The first steps update everything."),
+    number("pt_reserved_cores_perc", 0.5,
+           "Share of the cores left to DeepSpeed's training process; here --threads says how many "
+           "there are, and the system shares them.")
+        .between(0, 1)
+        .none(),
+    integer("steps_per_epoch", none, "Steps of an epoch; null: counted from the data.")});
 constexpr Section kZenFlow = {kZenFlowRows, true};
 
 /// How 0.19.8 reads the stage: an integer from 0 to 3, also as true, 2.0 or "2".
@@ -115,10 +126,11 @@ constexpr std::array kRows = strictly(std::array{
            "Keep master weights and moments off the device (stages 1 to 3).")
         .optional()
         .stages(1, 3),
-    nested("zenflow", kZenFlow, "ZenFlow's stall-free offloaded step.")
+    nested("zenflow", kZenFlow,
+           "Update a few blocks on the device at every step, the rest on the host once in several "
+           "(docs/offload.md); needs offload_optimizer on the CPU.")
         .optional()
-        .stages(1, 3)
-        .differs("update the important gradient columns first and the others later"),
+        .stages(1, 3),
     nested("leaf_module", kLeafModule,
            "Modules whose parameters are fetched as one unit (stage 3).")
         .or_null()

@@ -400,6 +400,8 @@ void Engine::optimizer_step(const AccumulationWindow::Ended& window) {
     const OffloadUse use = model_->offload_use();
     last_.offload = use - std::exchange(offload_before_, use);
   }
+  last_.updates = model_->update_use();
+  if (last_.updates && last_.skipped) last_.updates = UpdateUse{.waiting = last_.updates->waiting};
   poll_checkpoint();
   const std::int64_t every = settings_.log_every;
   if (every > 0 && last_.step % every == 0 && mesh_.leads()) {

@@ -54,6 +54,7 @@ struct StepResult {
       phase_seconds{};  ///< Of the step before this one ended: see StepPhase.
   /// Of this rank since the previous step ended, where anything is offloaded.
   std::optional<OffloadUse> offload;
+  std::optional<UpdateUse> updates;  ///< Of this rank, where updates are delayed.
 };
 
 struct EngineOptions : ShardedModelOptions {
@@ -122,6 +123,10 @@ class Engine {
   /// gather_to_save, else it logs so and returns false. Throws IoError.
   bool save_16bit_model(const std::string& folder,
                         const std::string& filename = "model.safetensors");
+
+  /// Applies what delayed updates have waiting: at the end of a run, before the model is exported.
+  /// Every rank calls, between accumulation windows. See ShardedModel.
+  void flush_updates();
 
   /// DeepSpeed's offload_states and reload_states: see ShardedModel. Every rank calls both, between
   /// accumulation windows; the time between them is not part of a step's seconds.

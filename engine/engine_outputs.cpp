@@ -100,6 +100,16 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   return mesh_.size(Axis::pp) == 1 ? last : from_last_stage(mesh_.group(Axis::pp), last);
 }
 
+void Engine::flush_updates() {
+  window_->require_start();
+  if (!settings_.delayed_updates.on()) return;
+  const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
+  fail_together(mesh_.world(), [&] {
+    model_->flush_updates();
+    model_->synchronize();
+  });
+}
+
 void Engine::offload_states(const MovableStates& which) {
   window_->require_start();
   model_->offload_states(which);

@@ -1,7 +1,7 @@
 // The streams of one rank: what computes, what gathers parameters, and what reduces gradients run
 // beside each other, ordered by events alone; where state is offloaded, what copies it to the
-// device and from it, and what computes on the host; and in a pipeline what goes to other stages
-// and comes from them.
+// device and from it, what computes on the host, and what updates there beside the next steps; and
+// in a pipeline what goes to other stages and comes from them.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,9 @@ namespace zero3d {
 /// What runs beside the three that every rank has.
 struct StreamsBeside {
   bool offloads = false;
-  bool transfers = false;  ///< Between stages.
-  bool sums = false;       ///< Of tensor-parallel ranks.
+  bool overlaps_updates = false;  ///< Where it offloads: updates beside the next steps.
+  bool transfers = false;         ///< Between stages.
+  bool sums = false;              ///< Of tensor-parallel ranks.
 };
 
 struct RankStreams {
@@ -32,12 +33,13 @@ struct RankStreams {
     copy_in = device.create_stream("copy in");
     copy_out = device.create_stream("copy out");
     host = device.create_host_stream("host");
+    if (beside.overlaps_updates) late = device.create_host_stream("late");
   }
 
   std::vector<Stream*> all() const {
     std::vector<Stream*> streams;
     for (const auto* stream :
-         {&compute, &tp, &reduce, &copy_out, &host, &copy_in, &gather, &receive, &send})
+         {&compute, &tp, &reduce, &copy_out, &host, &late, &copy_in, &gather, &receive, &send})
       if (*stream != nullptr) streams.push_back(stream->get());
     return streams;
   }
@@ -54,6 +56,7 @@ struct RankStreams {
   std::unique_ptr<Stream> copy_in;
   std::unique_ptr<Stream> copy_out;
   std::unique_ptr<Stream> host;
+  std::unique_ptr<Stream> late;  ///< Of updates beside the next steps; null where there are none.
   // Null where there is one stage.
   std::unique_ptr<Stream> send;
   std::unique_ptr<Stream> receive;

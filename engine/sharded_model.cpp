@@ -42,6 +42,8 @@ ShardedModel::ShardedModel(const TrainSettings& settings,
       budget_(smallest_budget(mesh, device.memory())),
       host_budget_(smallest_budget(mesh, device.memory(Tier::pinned))),
       streams_(device, {.offloads = settings.offload.on(),
+                        .overlaps_updates =
+                            settings.delayed_updates.on() && settings.delayed_updates.overlap,
                         .transfers = plan_.pipeline.whole.has_value(),
                         .sums = settings.overlap_tp && mesh.size(Axis::tp) > 1}) {
   if (mesh.leads()) {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,13 @@ class ShardedModel final : public ParameterAccess {
   /// norm.
   StepOutcome step();
 
+  /// Where updates are delayed: what waits for the end of its round is applied now, and all
+  /// parameters take effect. Before the model is given away; it ends the round early. Collective,
+  /// between windows; nothing to do elsewhere.
+  void flush_updates();
+  /// Of the last step that was applied, on this rank, where updates are delayed.
+  std::optional<UpdateUse> update_use() const { return optimizer_->update_use(); }
+
   /// Where the run is; between windows it may be restored, and the caller keeps its place in the
   /// data there.
   RunState& state() { return state_; }
@@ -148,7 +156,7 @@ class ShardedModel final : public ParameterAccess {
   /// Parameters by name, whole; `edit` may change what the world's rank `writer` sees (-1: nobody
   /// writes), and every rank takes its values and fp32 masters from there. In a pipeline a stage
   /// sees those that it holds, and the rank at the writer's place in it writes. Collective,
-  /// host-blocking, not within a window.
+  /// host-blocking, not within a window. A writer flushes delayed updates first.
   void with_parameters(const std::vector<std::string>& names, int writer,
                        const std::function<void(const ParameterSpec&, View)>& edit);
 

@@ -144,6 +144,7 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
                                    const std::function<void(const ParameterSpec&, View)>& edit) {
   require_made();
   if (writer >= 0) writer = at_this_stage(writer);
+  if (writer >= 0) flush_updates();
   std::vector<std::vector<int>> wanted(plan_.layout.units().size());
   for (const std::string& name : names) {
     const int index = plan_.layout.find(name);

@@ -60,6 +60,11 @@ void ShardedModel::update(UpdateInputs inputs, const StepOutcome& outcome) {
   optimizer_->update(inputs);
 }
 
+void ShardedModel::flush_updates() {
+  require_made();
+  optimizer_->flush();
+}
+
 /// Counts and reports a skipped step; too many in a row end the run.
 void ShardedModel::skip(const StepReport& report, const StepOutcome& outcome) {
   ++state_.skipped_steps;

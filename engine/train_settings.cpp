@@ -1,5 +1,6 @@
 #include "zero3d/engine/train_settings.h"
 
+#include <climits>
 #include <cmath>
 #include <iomanip>
 #include <limits>
@@ -112,6 +113,42 @@ void add(Description& out, const OffloadSettings& offload) {
   out.add("checksums of what drives hold", offload.checksums);
 }
 
+void add(Description& out, const DelayedUpdateSettings& delayed) {
+  if (!delayed.on()) return;
+  out.add("steps between updates of the rest", delayed.update_every);
+  out.add("share updated at every step", delayed.share);
+  out.add("steps between choices of it", delayed.select_every);
+  out.add("epochs between choices of it", delayed.select_epochs);
+  out.add("steps of an epoch", delayed.steps_of_epoch);
+  out.add("overlapped updates of the rest", delayed.overlap);
+  out.add("steps that update everything first", delayed.warm_up);
+}
+
+/// For what they need beside their own ranges.
+void require_in_range(const DelayedUpdateSettings& delayed, const OffloadSettings& offload) {
+  if (!delayed.on()) return;
+  const std::string where = "TrainSettings::delayed_updates";
+  if (!(delayed.share > 0 && delayed.share <= 1))
+    throw_invalid(
+        concat(where, ".share is ", delayed.share, "; expected a number above 0, at most 1"));
+  if (delayed.select_epochs > 0 && delayed.steps_of_epoch == 0)
+    throw_invalid(concat(where, ".select_epochs is ", delayed.select_epochs,
+                         ", and steps_of_epoch is not known: state it, or choose by select_every"));
+  const std::int64_t between = delayed.steps_between_choices();
+  if (between > 0 && between < delayed.update_every)
+    throw_invalid(concat(where, " chooses every ", between, " steps and updates the rest every ",
+                         delayed.update_every,
+                         "; expected choices no more often than that: raise select_every or "
+                         "select_epochs, or lower update_every"));
+  if (offload.optimizer.device != OffloadDevice::cpu)
+    throw_invalid(concat(where, " need the optimizer in host memory, and it is on ",
+                         name_of(offload.optimizer.device),
+                         "; set offload.optimizer.device to cpu"));
+  if (offload.parameters.on())
+    throw_invalid(concat(where, " update parameters on the device, and offload.parameters moves ",
+                         "them to ", name_of(offload.parameters.device), "; set it to none"));
+}
+
 }  // namespace
 
 std::string_view name_of(TagValidation validation) {
@@ -124,6 +161,19 @@ std::string_view name_of(TagValidation validation) {
       break;
   }
   return "fail";
+}
+
+std::string describe_updates(const DelayedUpdateSettings& delayed) {
+  const std::int64_t between = delayed.steps_between_choices();
+  const std::string choice = between > 0 ? concat("chosen every ", between, " steps")
+                             : delayed.select_epochs > 0
+                                 ? concat("chosen every ", delayed.select_epochs, " epochs")
+                                 : std::string("chosen once");
+  return concat(
+      delayed.share, " of each parameter at every step on the device, ", choice,
+      "; the rest every ", delayed.update_every, " steps on the host",
+      delayed.overlap ? ", taking effect so many steps later" : "",
+      delayed.warm_up > 0 ? concat("; after ", delayed.warm_up, " steps of everything") : "");
 }
 
 std::string describe(const TrainSettings& settings) {
@@ -149,6 +199,7 @@ std::string describe(const TrainSettings& settings) {
   out.add("blocks of a recomputed group", settings.recomputation.interval);
   out.add("recomputed groups", settings.recomputation.groups);
   add(out, settings.offload);
+  add(out, settings.delayed_updates);
   out.add("optimizer", settings.optimizer.type);
   out.add("optimizer", settings.optimizer.params);
   out.add("offloaded optimizer", settings.optimizer.offloaded);
@@ -194,7 +245,14 @@ void require_in_range(const TrainSettings& settings) {
   if (!std::isfinite(divisor) || divisor == 0)
     throw_invalid(concat("TrainSettings::gradients.predivide_factor is ", divisor,
                          "; expected a finite number other than 0"));
+  const DelayedUpdateSettings& delayed = settings.delayed_updates;
+  in_range("delayed_updates.update_every", delayed.update_every, 0, kMost);
+  in_range("delayed_updates.select_every", delayed.select_every, 0, kMost);
+  in_range("delayed_updates.select_epochs", delayed.select_epochs, 0, INT_MAX);
+  in_range("delayed_updates.steps_of_epoch", delayed.steps_of_epoch, 0, INT_MAX);
+  in_range("delayed_updates.warm_up", delayed.warm_up, 0, kMost);
   require_in_range(settings.offload);
+  require_in_range(delayed, settings.offload);
 }
 
 }  // namespace zero3d

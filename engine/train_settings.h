@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "zero3d/core/dtype.h"
+#include "zero3d/engine/delayed_update_settings.h"
 #include "zero3d/engine/pipeline/partition.h"
 #include "zero3d/engine/pipeline/pipeline_schedule.h"
 #include "zero3d/engine/recomputation.h"
@@ -95,6 +96,7 @@ struct TrainSettings {
   PrecisionSettings precision;
   RecomputationSettings recomputation;
   OffloadSettings offload;
+  DelayedUpdateSettings delayed_updates;  ///< Of an optimizer that is offloaded to host memory.
   OptimizerChoice optimizer;
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.
@@ -105,6 +107,9 @@ struct TrainSettings {
 /// For settings that no loader checked: throws Error(kInvalid) that names the first field out of
 /// its range.
 void require_in_range(const TrainSettings& settings);
+
+/// A line for people: what is updated where and when.
+std::string describe_updates(const DelayedUpdateSettings& delayed);
 
 /// All of it as text, "name value, name value, ...": equal texts are equal settings. Ranks compare
 /// it.

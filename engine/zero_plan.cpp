@@ -8,6 +8,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/engine/pipeline/timeline.h"
 #include "zero3d/offload/offload_store.h"
+#include "zero3d/optim/adam.h"
 
 namespace zero3d {
 namespace {
@@ -123,7 +124,9 @@ GradientReducerOptions reducer_options(const TrainSettings& settings,
   options.prescale = settings.gradients.prescale;
   options.predivide_factor = settings.gradients.predivide_factor;
   // They also tell whether a gradient is not finite.
-  options.square_sums = settings.gradients.take_norm || settings.gradients.skip_non_finite;
+  // And which blocks have the largest.
+  options.square_sums = settings.gradients.take_norm || settings.gradients.skip_non_finite ||
+                        settings.delayed_updates.on();
   if (settings.precision.communication != DType::f32)
     options.wire = settings.precision.communication;
   return options;
@@ -162,6 +165,8 @@ void plan_optimizer_offload(const TrainSettings& settings, int rank, ZeroPlan& p
       .square_sums = plan.gradients.square_sums,
       .store = make_offload_store(settings.offload,
                                   {"gradients", Category::gradients, tiles.tile, rank})};
+  plan.optimizer.delayed = {settings.delayed_updates, plan.optimizer.offloaded, offload.tier(),
+                            plan.gradients.accumulation_dtype};
 }
 
 /// Beside what is planned for the device: state and gradients of units that the host updates.
@@ -188,6 +193,35 @@ void plan_host_memory(const TrainSettings& settings, const OptimizerSetup& setup
   if (plan.optimizer.parameters != OffloadDevice::cpu)
     host[Category::gathered_parameters] +=
         ParameterPieces::bytes(largest_record(states), plan.dtype());
+}
+
+/// Delayed updates are Adam's, of state in host memory.
+void require_delayed_updates(const TrainSettings& settings, const OptimizerSetup& setup) {
+  if (!settings.delayed_updates.on()) return;
+  if (!settings.sharding.what.optimizer_state)
+    throw_invalid(
+        "TrainSettings::delayed_updates need a sharded optimizer state (stages 1 to 3): at stage 0 "
+        "nothing is offloaded");
+  for (int group = 0; group < setup.group_count(); ++group) {
+    if (dynamic_cast<const Adam*>(&setup.rule(group)) == nullptr)
+      throw_invalid(concat("TrainSettings::delayed_updates are Adam's and AdamW's, and the ",
+                           "optimizer is ", setup.rule(group).name(), "; use one of those"));
+  }
+}
+
+/// What delayed updates take beside the state of the units.
+void plan_delayed_memory(const OptimizerSetup& setup, ZeroPlan& plan) {
+  const DelayedUpdateOptions& delayed = plan.optimizer.delayed;
+  if (!plan.optimizer.offloads() || !delayed.settings.on()) return;
+  const std::vector<RecordLayout> states = records_of(plan, setup, true);
+  const std::vector<RecordLayout> chosen =
+      DelayedUpdates::plan_chosen(plan.layout, delayed, states);
+  plan.memory[Tier::device][Category::optimizer_states] += total_bytes(chosen);
+  plan.memory[Tier::device][Category::optimizer_workspace] +=
+      DelayedUpdates::staging_bytes(chosen, delayed.gradient_dtype);
+  plan.memory[delayed.host_tier][Category::gradients] +=
+      DelayedUpdates::pending_sets(delayed.settings) *
+      total_bytes(DelayedUpdates::plan_pending(delayed, states));
 }
 
 /// Where exports put together what tensor parallelism cuts, and hear of what other stages hold.
@@ -243,6 +277,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const PlanOptions& options) {
   require_in_range(settings);
   require_mesh_of(settings, mesh);
+  require_delayed_updates(settings, setup);
   const ShardingSettings& sharding = settings.sharding;
   const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
   StagesByName users;
@@ -308,6 +343,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
         ParameterPieces::bytes(largest_record(states), plan.dtype());
   plan_host_memory(settings, setup, plan);
   plan_joined_parts(plan);
+  plan_delayed_memory(setup, plan);
   return plan;
 }
 

@@ -38,6 +38,11 @@ void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst) {
            args);
 }
 
+void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst) {
+  dispatch(stream, "add_scaled", {reads(src), writes(dst)}, {.cpu = cpu::add_scaled},
+           AddScaledArgs{pair_args("add_scaled", src, dst), factor});
+}
+
 void scale(Stream& stream, const View& x, float factor) {
   require_float("scale", "x", x);
   const ScaleArgs args{x.data(), x.dtype(), x.numel(), factor};

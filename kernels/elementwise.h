@@ -12,6 +12,8 @@ void convert(Stream& stream, const ConstView& src, const View& dst);
 void add(Stream& stream, const ConstView& src, const View& dst);
 /// dst = src, of one dtype and as many columns and rows.
 void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst);
+/// dst = round(dst + round(src * factor)), both in fp32; dtypes may differ.
+void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst);
 /// x = round(x * factor).
 void scale(Stream& stream, const View& x, float factor);
 /// x = round(value).

@@ -47,6 +47,15 @@ std::int64_t bytes_before(const std::string& path, std::int64_t first_step) {
   return bytes;
 }
 
+JsonValue update_record(const UpdateUse& use) {
+  JsonValue record = JsonValue::make_object();
+  record.set("on_device", JsonValue(use.on_device));
+  record.set("on_host", JsonValue(use.on_host));
+  record.set("waiting_steps", JsonValue(use.waiting));
+  record.set("chosen", JsonValue(use.chosen));
+  return record;
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t first_step) : lines_(path) {
@@ -68,6 +77,7 @@ void MetricsFile::train(const StepResult& result) {
   record.set("seconds", number(result.seconds));
   record.set("tokens_per_second", number(static_cast<double>(result.tokens) / result.seconds));
   if (result.offload) record.set("offload", offload_record(*result.offload));
+  if (result.updates) record.set("updates", update_record(*result.updates));
   lines_.write(record.dump());
 }
 

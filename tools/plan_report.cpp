@@ -64,6 +64,7 @@ void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& mem
     std::printf("%s\n", line.c_str());
   for (const std::string& line : engine.model().setup().description()) print("optimizer", line);
   for (const std::string& line : describe_offload(settings.offload)) print("offload", line);
+  if (settings.delayed_updates.on()) print("updates", describe_updates(settings.delayed_updates));
   for (const std::string& line : describe_memory(memory)) print("memory", line);
   if (by_stage.size() > 1) {
     std::string stages;

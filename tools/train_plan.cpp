@@ -226,6 +226,35 @@ void require_micro_batch(const TrainPlan& plan) {
                        " tokens; make it smaller, give more data or a shorter --seq-len"));
 }
 
+/// Choices by epochs need to know how long one is.
+void set_epoch(TrainPlan& plan) {
+  DelayedUpdateSettings& delayed = plan.settings.delayed_updates;
+  if (!delayed.on() || delayed.select_epochs == 0) return;
+  const std::int64_t samples =
+      plan.settings.micro_batch * plan.settings.accumulation * plan.settings.dp;
+  if (delayed.steps_of_epoch == 0)
+    delayed.steps_of_epoch = std::max<std::int64_t>(1, plan.data->samples() / samples);
+  if (delayed.steps_between_choices() >= delayed.update_every) return;
+  throw ConfigError(
+      "zero_optimization.zenflow.update_interval",
+      concat("is ", delayed.update_every, ", more than the ", delayed.steps_between_choices(),
+             " steps between choices (", delayed.select_epochs, " epochs of ",
+             delayed.steps_of_epoch, "); make it smaller, or raise select_interval"));
+}
+
+/// Which blocks are updated how often, and what waits, is in no checkpoint.
+void require_no_checkpoint(const TrainPlan& plan) {
+  if (!plan.settings.delayed_updates.on()) return;
+  for (const auto& [option, value] :
+       {std::pair("--save", &plan.request.save), std::pair("--resume", &plan.request.resume)}) {
+    if (value->empty()) continue;
+    throw ConfigError("zero_optimization.zenflow",
+                      concat("works without ", option,
+                             ": what its updates have under way is in no checkpoint; remove the "
+                             "section or the option (--export writes the model)"));
+  }
+}
+
 /// The export and MPI open files at the end of a run, which must not fail only then.
 void require_descriptors() {
   constexpr std::size_t kNeeded = 16;
@@ -293,6 +322,8 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   if (leads) warn_of_bytes(plan, *plan.data);
   require_micro_batch(plan);
   if (plan.resumed != nullptr) require_same_data(plan);
+  require_no_checkpoint(plan);
+  set_epoch(plan);
   if (!request.eval_data.empty()) plan.eval_data = open_data(plan, request.eval_data);
   plan.allowed_cpus = read_allowed_cpus();
   plan.threads =

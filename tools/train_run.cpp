@@ -132,6 +132,7 @@ class RankRun {
     int stopped_by = 0;
     for (std::int64_t step = first; step <= request_.steps && stopped_by == 0; ++step) {
       const StepResult result = train_step(sampler);
+      if (step == request_.steps) engine_->flush_updates();
       if (leads()) {
         if (plan_.metrics) plan_.metrics->train(result);
         progress_->step(result);

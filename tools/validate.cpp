@@ -159,6 +159,8 @@ void print_report(const LoadResult& loaded, const TrainCheck& check, bool all) {
   if (check.ok()) {
     for (const std::string& line : describe_offload(read_settings(loaded.config).settings.offload))
       std::cout << "offload: " << line << '\n';
+    const DelayedUpdateSettings delayed = read_settings(loaded.config).settings.delayed_updates;
+    if (delayed.on()) std::cout << "updates: " << describe_updates(delayed) << '\n';
   }
   print_values(loaded, all);
 }

@@ -46,6 +46,10 @@ struct LoadedCheckpoint {
   std::vector<std::string> changes;
 };
 
+/// Throws where updates are delayed: gradients that wait, which blocks the device updates and how
+/// often each block was updated are in no checkpoint. `call`: what was asked for.
+void require_nothing_delayed(const ShardedModel& model, const char* call);
+
 /// Saves one model. Every call but the constructor is collective and host-blocking; what fails on
 /// one rank is thrown as an Error on all, the folder has what it had, and training may go on.
 class CheckpointSaver {

@@ -114,6 +114,7 @@ std::vector<std::string> changed_settings(const std::string& before, const std::
 
 LoadedCheckpoint load_checkpoint(ShardedModel& model, const SavedState& saved,
                                  const LoadCheckpointOptions& options) {
+  require_nothing_delayed(model, "load_checkpoint()");
   LoadWhat what;
   what.parameters = !options.parameters_are_there;
   what.states = options.load_optimizer_states && !options.load_module_only;

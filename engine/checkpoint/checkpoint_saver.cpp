@@ -49,6 +49,14 @@ std::string agree_on_tag(Communicator& world, const std::string& tag, TagValidat
 
 }  // namespace
 
+void require_nothing_delayed(const ShardedModel& model, const char* call) {
+  if (!model.train_settings().delayed_updates.on()) return;
+  throw_invalid(concat(call,
+                       " with TrainSettings::delayed_updates: the gradients that wait, and which "
+                       "blocks are updated how often, are in no checkpoint; set update_every to 0, "
+                       "or export the model (Engine::save_16bit_model)"));
+}
+
 struct CheckpointSaver::Pending {
   std::string folder;
   std::string tag;
@@ -68,6 +76,7 @@ CheckpointSaver::~CheckpointSaver() {
 }
 
 std::string CheckpointSaver::save(const std::string& folder, const SaveCheckpointOptions& options) {
+  require_nothing_delayed(model_, "save_checkpoint()");
   if (!options.client_state.is_object())
     throw_invalid(
         concat("client_state is ", options.client_state.excerpt(), "; expected an object"));

@@ -152,6 +152,11 @@ void OffloadedGradients::join(Stream& stream) {
   stream.wait(now);
 }
 
+std::span<const double> OffloadedGradients::host_square_sums(int unit) const {
+  const ConstView sums = device_.host_read(square_sums_[static_cast<std::size_t>(unit)]);
+  return {sums.as<double>(), static_cast<std::size_t>(sums.numel())};
+}
+
 void OffloadedGradients::copy_square_sums(Stream& stream, int unit, const View& sums) {
   if (!options_.square_sums) return;
   device_.copy(stream, sums, square_sums_[static_cast<std::size_t>(unit)]);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "zero3d/engine/rank_streams.h"
@@ -39,6 +40,8 @@ class OffloadedGradients {
   void require_square_sums(int unit);
   /// Work enqueued on `stream` from here on sees all that was enqueued here.
   void join(Stream& stream);
+  /// For the host that has waited for work that joined: the sums of a unit, which has them.
+  std::span<const double> host_square_sums(int unit) const;
   /// For work that joined: enqueues on `stream` the copy of a unit's sums of squares, one per
   /// kNormBlock elements, to device memory; or of its whole shard.
   void copy_square_sums(Stream& stream, int unit, const View& sums);

@@ -64,6 +64,9 @@ ShardedOptimizer::ShardedOptimizer(Device& device, const ParamLayout& layout, co
                 {options.offloaded, options.host_tier, streams.host.get()}) {
   make_lanes(streams);
   initialise();
+  if (!options_.delayed.settings.on() || !options_.offloads()) return;
+  delayed_ = std::make_unique<DelayedUpdates>(device, layout, parameters, setup, options_.delayed,
+                                              lane_records_[1], lanes_[1], streams);
 }
 
 std::vector<RecordLayout> ShardedOptimizer::records_of_lane(std::size_t index) const {
@@ -271,14 +274,15 @@ void ShardedOptimizer::drop_ahead() {
 }
 
 void ShardedOptimizer::read_ahead(GradientReducer& gradients) {
-  if (ahead_[0] != nullptr || transforms() || early_.size() > 0) return;
+  if (ahead_[0] != nullptr || transforms() || early_.size() > 0 || delayed_ != nullptr) return;
   ahead_ = walks(tiles_of(plan_.update), compute_, gradients.offloaded());
   for (const auto& walk : ahead_)
     if (walk != nullptr) walk->read_ahead();
 }
 
 bool ShardedOptimizer::updates_units_alone() const {
-  return std::all_of(plan_.update.begin(), plan_.update.end(),
+  return delayed_ == nullptr &&
+         std::all_of(plan_.update.begin(), plan_.update.end(),
                      [](const UpdateStep& step) { return step.phase == UpdatePhase::update; }) &&
          !transforms();
 }
@@ -304,7 +308,11 @@ void ShardedOptimizer::update_early(int unit, const UpdateInputs& inputs) {
 
 void ShardedOptimizer::update(const UpdateInputs& inputs) {
   begin_step();
-  if (early_.empty()) {
+  if (delayed_ != nullptr) {
+    const std::vector<UpdateStep> steps = steps_of_device();
+    run(steps, walks(tiles_of(steps), compute_, nullptr), compute_, inputs, inputs.gradient_factor);
+    delayed_->update(inputs);
+  } else if (early_.empty()) {
     Walks walks = std::move(ahead_);
     if (walks[0] == nullptr)
       walks = this->walks(tiles_of(plan_.update), compute_, inputs.gradients.offloaded());
@@ -320,6 +328,27 @@ void ShardedOptimizer::update(const UpdateInputs& inputs) {
     early_.clear();
   }
   parameters_.end_step();
+}
+
+std::vector<UpdateStep> ShardedOptimizer::steps_of_device() const {
+  std::vector<UpdateStep> steps;
+  std::copy_if(plan_.update.begin(), plan_.update.end(), std::back_inserter(steps),
+               [this](const UpdateStep& step) { return lane_of(step.tile.unit) == 0; });
+  return steps;
+}
+
+void ShardedOptimizer::flush() {
+  if (!pending()) return;
+  begin_step();
+  delayed_->flush();
+  parameters_.end_step();
+}
+
+std::optional<UpdateUse> ShardedOptimizer::update_use() const {
+  if (delayed_ == nullptr) return std::nullopt;
+  UpdateUse use = delayed_->use();
+  for (const Tile& tile : tiles_) use.on_device += lane_of(tile.unit) == 0 ? tile.count : 0;
+  return use;
 }
 
 }  // namespace zero3d

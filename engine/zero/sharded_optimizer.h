@@ -8,17 +8,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "zero3d/engine/optimizer_setup.h"
+#include "zero3d/engine/zero/delayed_updates.h"
 #include "zero3d/engine/zero/gradient_reducer.h"
 #include "zero3d/engine/zero/layout.h"
 #include "zero3d/engine/zero/matrix_transform.h"
 #include "zero3d/engine/zero/model_part.h"
 #include "zero3d/engine/zero/parameter_store.h"
 #include "zero3d/engine/zero/tensor_norm_step.h"
+#include "zero3d/engine/zero/update_inputs.h"
 #include "zero3d/engine/zero/update_lane.h"
 #include "zero3d/engine/zero/update_plan.h"
 #include "zero3d/offload/offload_settings.h"
@@ -37,6 +40,7 @@ struct ShardedOptimizerOptions {
   StateStoreFactory host_store;   ///< Of those.
   Tier host_tier = Tier::pinned;  ///< Of their other memory.
   OffloadDevice parameters = OffloadDevice::none;  ///< Where shards lie between uses.
+  DelayedUpdateOptions delayed;                    ///< Of the offloaded units, where settings.on().
 
   bool offloads(int unit) const {
     return !offloaded.empty() && offloaded[static_cast<std::size_t>(unit)];
@@ -56,15 +60,6 @@ struct ShardedOptimizerOptions {
 /// of a rule that needs tensor norms.
 std::vector<RecordLayout> plan_records(const ParamLayout& layout, const OptimizerSetup& setup,
                                        const ShardedOptimizerOptions& options);
-
-/// What a step updates with.
-struct UpdateInputs {
-  GradientReducer& gradients;
-  const std::vector<GroupSettings>& groups;  ///< The settings of each optimizer group.
-  std::int64_t step = 1;                     ///< The number of this applied step.
-  double loss_scale = 1;                     ///< Still in the gradients.
-  float gradient_factor = 1;                 ///< Unscales and clips them.
-};
 
 class ShardedOptimizer {
  public:
@@ -86,6 +81,14 @@ class ShardedOptimizer {
   void update_early(int unit, const UpdateInputs& inputs);
   /// Enqueues the update of every trainable unit that is still to be updated, in forward order.
   void update(const UpdateInputs& inputs);
+
+  /// Whether delayed updates wait for the end of their round, or their parameters do to take
+  /// effect.
+  bool pending() const { return delayed_ != nullptr && delayed_->pending(); }
+  /// Between steps: those take effect now.
+  void flush();
+  /// Of the last update(), where updates are delayed.
+  std::optional<UpdateUse> update_use() const;
 
   /// Of the drives that hold state, and how long the host's update waited for tiles.
   IoCounters counters() const;
@@ -118,6 +121,7 @@ class ShardedOptimizer {
               bool gradients_ahead = true);
   void drop_ahead();
   void begin_step();
+  std::vector<UpdateStep> steps_of_device() const;
   std::vector<RecordLayout> records_of_lane(std::size_t index) const;
   void make_lanes(const RankStreams& streams);
   void initialise();
@@ -154,6 +158,7 @@ class ShardedOptimizer {
   std::array<UpdateLane, kLanes> lanes_;
   Walks ahead_;              ///< Of the next update, its first tiles on their way; or null.
   std::vector<bool> early_;  ///< By unit: updated before the step; empty: none yet.
+  std::unique_ptr<DelayedUpdates> delayed_;  ///< Null where none are.
   TensorNormStep tensor_norms_;
   MatrixTransform matrices_;
 };

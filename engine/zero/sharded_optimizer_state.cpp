@@ -54,9 +54,11 @@ IoCounters ShardedOptimizer::counters() const {
 
 void ShardedOptimizer::for_each_slice(
     const std::function<void(const StateSlice&, Stream&)>& visit) {
+  if (delayed_ != nullptr) delayed_->bring_home();
   walk(tiles_, [&](const Tile& tile, const View& bytes, Stream& stream) {
     for (const StateSlice& slice : parameter_slices(tile, bytes)) visit(slice, stream);
   });
+  if (delayed_ != nullptr) delayed_->take_again();
 }
 
 void ShardedOptimizer::for_each_tile(
@@ -77,17 +79,20 @@ void ShardedOptimizer::refresh_master(int parameter) {
   if (!options_.has_master(unit)) return;
   std::vector<Tile> tiles = tiles_;
   std::erase_if(tiles, [&](const Tile& tile) { return tile.unit != unit; });
+  if (delayed_ != nullptr) delayed_->bring_home();
   walk(tiles, [&](const Tile& tile, const View& bytes, Stream& stream) {
     std::vector<StateSlice> slices = parameter_slices(tile, bytes);
     std::erase_if(slices, [&](const StateSlice& slice) { return slice.parameter != parameter; });
     masters_from_parameters(tile, slices, stream);
   });
+  if (delayed_ != nullptr) delayed_->take_again();
 }
 
 void ShardedOptimizer::move_states(Tier tier) {
   drop_ahead();
   for (UpdateLane& lane : lanes_)
     if (lane.store) lane.store->move_to(compute_, tier);
+  if (delayed_ != nullptr) delayed_->move_states(tier);
 }
 
 }  // namespace zero3d

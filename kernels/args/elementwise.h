@@ -26,6 +26,12 @@ struct CopyColumnsArgs {
   std::int64_t element = 0;  ///< Bytes.
 };
 
+/// to[i] = round(to[i] + from[i] * factor), the product rounded to fp32 first.
+struct AddScaledArgs {
+  PairArgs pair;
+  float factor = 1;
+};
+
 /// x[i] = round(x[i] * value), or round(value).
 struct ScaleArgs {
   void* x = nullptr;

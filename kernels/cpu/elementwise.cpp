@@ -43,6 +43,21 @@ void add_run(const void* from, DType from_dtype, std::int64_t count, void* to, D
   });
 }
 
+void add_scaled_run(const void* from, DType from_dtype, std::int64_t count, void* to,
+                    DType to_dtype, float factor) {
+  const Vec32 by = set(factor);
+  with_type(from_dtype, [&](auto from_tag) HWY_ATTR {
+    with_type(to_dtype, [&](auto to_tag) HWY_ATTR {
+      const auto* source = static_cast<const decltype(from_tag)*>(from);
+      auto* target = static_cast<decltype(to_tag)*>(to);
+      for_lanes(count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const auto product = hn::Mul(load(source + i, lanes), by);
+        store(hn::Add(load(target + i, lanes), product), target + i, lanes);
+      });
+    });
+  });
+}
+
 void scale_run(void* x, DType dtype, std::int64_t count, float factor) {
   const Vec32 by = set(factor);
   with_type(dtype, [&](auto tag) HWY_ATTR {
@@ -115,6 +130,7 @@ namespace {
 
 HWY_EXPORT(convert_run);
 HWY_EXPORT(add_run);
+HWY_EXPORT(add_scaled_run);
 HWY_EXPORT(scale_run);
 HWY_EXPORT(fill_run);
 HWY_EXPORT(square_sum_block);
@@ -153,6 +169,15 @@ void cpu::copy_columns(const CopyColumnsArgs& a) {
       std::memcpy(static_cast<std::byte*>(a.to.data) + row * a.to.stride * a.element,
                   static_cast<const std::byte*>(a.from.data) + row * a.from.stride * a.element,
                   static_cast<std::size_t>(a.bytes));
+  });
+}
+
+void cpu::add_scaled(const AddScaledArgs& a) {
+  const PairArgs& p = a.pair;
+  parallel_for(p.count, kRun, [&a, &p](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(add_scaled_run)
+    (at(p.from, p.from_dtype, begin), p.from_dtype, end - begin, at(p.to, p.to_dtype, begin),
+     p.to_dtype, a.factor);
   });
 }
 

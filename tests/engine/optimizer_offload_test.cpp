@@ -73,6 +73,26 @@ TEST(OptimizerOffload, HoldsWithEveryWayToReduce) {
   }
 }
 
+/// One rank gathers nothing that an export would wait for.
+TEST(OptimizerOffload, AnExportRightAfterAStepSeesIt) {
+  for (const int stage : {1, 2, 3}) {
+    const Trial run{.stage = stage, .ranks = 1};
+    RunOptions options = options_for(run);
+    options.jitter_seed = 5;
+    std::vector<std::byte> exported;
+    options.after_step = [&](Engine& engine, int, int) {
+      exported.clear();
+      engine.model().for_each_parameter([&](const ParameterSpec&, const ConstView& value) {
+        exported.insert(exported.end(), value.data(), value.data() + value.bytes());
+      });
+    };
+    run_engine(settings_for(run, {}), options);
+    const std::vector<std::byte> expected = exported;
+    run_engine(settings_for(run, to_cpu()), options);
+    EXPECT_TRUE(exported == expected) << json_of(run);
+  }
+}
+
 /// Where no step can be skipped units are updated as soon as their gradients are there.
 TEST(OptimizerOffload, EarlyUpdatesChangeNoBit) {
   const TemporaryFolder folder;

@@ -1,6 +1,7 @@
 // Settings that no loader checked: each field is held to its range, and told by its name.
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <functional>
 #include <limits>
 #include <string>
@@ -43,6 +44,13 @@ const Field kFields[] = {
     {"sharding.persistent_parameter", 0,
      [](auto& s, auto v) { s.sharding.persistent_parameter = v; }},
     {"sharding.persistent_total", 0, [](auto& s, auto v) { s.sharding.persistent_total = v; }},
+    {"delayed_updates.select_every", 0,
+     [](auto& s, auto v) { s.delayed_updates.select_every = v; }},
+    {"delayed_updates.select_epochs", 0,
+     [](auto& s, auto v) { s.delayed_updates.select_epochs = v; }, INT_MAX},
+    {"delayed_updates.steps_of_epoch", 0,
+     [](auto& s, auto v) { s.delayed_updates.steps_of_epoch = v; }, INT_MAX},
+    {"delayed_updates.warm_up", 0, [](auto& s, auto v) { s.delayed_updates.warm_up = v; }},
     {"gradients.reduce_bucket", 0, [](auto& s, auto v) { s.gradients.reduce_bucket = v; }},
 };
 

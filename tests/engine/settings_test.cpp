@@ -40,8 +40,8 @@ template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, pipeline, split_rows, overlap_tp,
-         split_kept, sharding, gradients, precision, recomputation, offload, optimizer, schedule,
-         tile, log_every, tags] = settings;
+         split_kept, sharding, gradients, precision, recomputation, offload, delayed, optimizer,
+         schedule, tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);
   auto& [order, virtual_stages, partition] = pipeline;
@@ -66,6 +66,8 @@ void for_each_field(TrainSettings& settings, const Use& use) {
   auto& [interval, groups] = recomputation;
   all(interval, groups);
   for_each_field(offload, use);
+  auto& [every, share, select_every, select_epochs, epoch, overlaps, warm_up] = delayed;
+  all(every, share, select_every, select_epochs, epoch, overlaps, warm_up);
   auto& [schedule_type, schedule_params] = schedule;
   all(schedule_type, schedule_params);
 }
@@ -98,6 +100,7 @@ void change(T& field) {
 TEST(Settings, TheirDescriptionTellsEveryFieldApart) {
   TrainSettings plain;
   plain.precision.loss_scale.emplace();
+  plain.delayed_updates.update_every = 2;
   int fields = 0;
   for_each_field(plain, [&](auto&) { ++fields; });
   for (int chosen = 0; chosen < fields; ++chosen) {

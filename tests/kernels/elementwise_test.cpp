@@ -77,6 +77,26 @@ TEST(Add, IsOneFp32AddAndOneRounding) {
   });
 }
 
+TEST(AddScaled, IsOneFp32ProductOneFp32AddAndOneRounding) {
+  for_each_target([] {
+    for (const DType from : float_dtypes())
+      for (const DType to : float_dtypes())
+        for (const std::int64_t count : kCounts) {
+          Kit kit(2, 1);
+          const View src = kit.random(from, {count}, "src");
+          const View dst = kit.random(to, {count}, "dst");
+          const Values a = kit.read(dst), b = kit.read(src);
+          Values want;
+          for (std::size_t i = 0; i < a.size(); ++i) {
+            const float product = static_cast<float>(b[i]) * 0.37f;
+            want.push_back(rounded(static_cast<float>(a[i]) + product, to));
+          }
+          add_scaled(kit.stream(), src, 0.37f, dst);
+          expect_bits(kit.read(dst), want, concat(name_of(from), "->", name_of(to), " ", count));
+        }
+  });
+}
+
 TEST(Scale, IsOneFp32ProductAndOneRounding) {
   for_each_target([] {
     for (const DType dtype : float_dtypes())
