@@ -5,6 +5,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/tiling.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 
 namespace zero3d {
@@ -24,8 +25,12 @@ class DryParameters final : public ParameterAccess {
 
   std::vector<ConstView> acquire(const Op& op) override {
     std::vector<ConstView> views;
-    for (int index : layout_.block_parameters(op.block))
-      views.push_back(values_[static_cast<std::size_t>(index)]);
+    const int part = layout_.part(op.block, op.tile);
+    for (int index : layout_.block_parameters(op.block)) {
+      views.push_back(layout_.parameter(index).used_in(part)
+                          ? values_[static_cast<std::size_t>(index)].view()
+                          : ConstView());
+    }
     return views;
   }
   void begin_backward(int, bool) override {}
@@ -74,7 +79,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   run(step);
   run(step);  // now beside what the step before left
   input.trains = false;
-  run(plan_evaluation(stage));
+  run(with_tiles(plan_evaluation(stage), layout.tiles()));
   runner.take_outputs(0);
   return {device->memory().use().peak - fixed, host->memory().use().peak};
 }

@@ -146,6 +146,9 @@ class ShardedModel final : public ParameterAccess {
 
  private:
   void build();
+  void gather_pieces(const std::vector<int>& pieces, Tensor& value);
+  void edit_pieces(const std::vector<int>& pieces, int writer,
+                   const std::function<void(const ParameterSpec&, View)>& edit);
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   bool may_update_early() const;

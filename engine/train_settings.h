@@ -58,6 +58,14 @@ struct PrecisionSettings {
   std::optional<LossScalerOptions> loss_scale;
 };
 
+/// Into how many tiles a module that can cut its layers is to cut them. Whoever builds the module
+/// follows it (models/build.h); the engine runs the tiles that it finds.
+struct TileSettings {
+  int linear = 0;  ///< Each linear layer; 1: none is cut; 0: as the memory budget asks.
+  int head = 0;    ///< The token table and the head with its logits.
+  friend bool operator==(const TileSettings&, const TileSettings&) = default;
+};
+
 struct TrainSettings {
   std::int64_t micro_batch = 1;      ///< Rows of a rank's micro-batch.
   std::int64_t accumulation = 1;     ///< Micro-batches of a step.
@@ -72,6 +80,7 @@ struct TrainSettings {
   PrecisionSettings precision;
   RecomputationSettings recomputation;
   OffloadSettings offload;
+  TileSettings tiles;
   OptimizerChoice optimizer;
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.

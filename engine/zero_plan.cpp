@@ -4,6 +4,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/engine/tiling.h"
 #include "zero3d/offload/offload_store.h"
 
 namespace zero3d {
@@ -146,6 +147,21 @@ std::vector<Op> training_ops(const StageBlocks& stage, const TrainSettings& sett
   return with_recomputation(ops, stage, settings.recomputation, on_host);
 }
 
+/// Rules that take whole matrices cannot have pieces of them.
+void refuse_pieces(const ParamLayout& layout, const OptimizerSetup& setup) {
+  for (const LayoutParameter& parameter : layout.parameters()) {
+    const ParameterSpec& spec = parameter.spec;
+    if (spec.piece.whole() || spec.frozen ||
+        setup.rule(parameter.group).needs() != RuleNeeds::whole_matrices)
+      continue;
+    throw ConfigError("", concat("the optimizer takes ", spec.name,
+                                 " as a whole matrix, and its layer is cut into tiles; set "
+                                 "linear_tiles and head_tiles of the section zero3d to 1, or "
+                                 "choose an optimizer that works by "
+                                 "elements"));
+  }
+}
+
 }  // namespace
 
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
@@ -157,9 +173,11 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   const ZeroGroupSizes groups = group_sizes(sharding, mesh.size(Axis::zero));
   ZeroPlan plan{.groups = groups,
                 .layout = ParamLayout(blocks, layout_options(sharding, setup, mesh, groups.shard))};
+  refuse_pieces(plan.layout, setup);
   plan.stage = stage_of(plan.layout);
-  plan.training = training_ops(plan.stage, settings, options);
-  plan.evaluation = plan_evaluation(plan.stage);
+  const std::vector<int> tiles = plan.layout.tiles();
+  plan.training = with_tiles(training_ops(plan.stage, settings, options), tiles);
+  plan.evaluation = with_tiles(plan_evaluation(plan.stage), tiles);
   plan.buckets = plan_buckets(
       plan.layout, plan.training,
       {settings.gradients.reduce_bucket, settings.gradients.overlap_reduction ? 2 : 1});
@@ -212,8 +230,9 @@ std::string ZeroPlan::precision_line() const {
 
 std::string ZeroPlan::recomputation_line() const {
   const auto count = [&](const auto& belongs) {
-    return std::count_if(training.begin(), training.end(),
-                         [&](const Op& op) { return op.micro_batch == 0 && belongs(op); });
+    return std::count_if(training.begin(), training.end(), [&](const Op& op) {
+      return op.micro_batch == 0 && op.tile == 0 && belongs(op);
+    });
   };
   const auto again = count([](const Op& op) { return op.kind == OpKind::recompute; });
   if (again == 0) return "";

@@ -5,9 +5,21 @@
 #include "zero3d/kernels/cpu/embedding.h"
 
 namespace zero3d::kernels {
+namespace {
+
+/// With the vocabulary filled in; `count` rows are there.
+TableRows within(const char* what, TableRows rows, std::int64_t count) {
+  if (rows.vocabulary < 0) rows.vocabulary = count;
+  require(rows.first >= 0 && rows.first <= rows.vocabulary - count, what,
+          "expected a table of tokens within the vocabulary of ", rows.vocabulary, ", found ",
+          rows.first, " to ", rows.first + count);
+  return rows;
+}
+
+}  // namespace
 
 void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
-                       const ConstView& positions, const View& out) {
+                       const ConstView& positions, const View& out, TableRows rows) {
   constexpr const char* kWhat = "embedding_forward";
   require_float(kWhat, "out", out);
   EmbeddingArgs args;
@@ -16,8 +28,11 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
   args.width = out.shape().last();
   args.seq = tokens.shape().last();
   require_elements(kWhat, "tokens", tokens, DType::i32, args.rows);
-  args.vocabulary = table.shape().rows();
-  require_elements(kWhat, "table", table, args.dtype, args.vocabulary * args.width);
+  args.table_rows = table.shape().rows();
+  require_elements(kWhat, "table", table, args.dtype, args.table_rows * args.width);
+  rows = within(kWhat, rows, args.table_rows);
+  args.first = rows.first;
+  args.vocabulary = rows.vocabulary;
   if (positions.defined()) {
     const std::int64_t length = positions.shape().rows();
     require_elements(kWhat, "positions", positions, args.dtype, length * args.width);
@@ -33,7 +48,7 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
 }
 
 void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
-                        const View& dtable, bool accumulate, std::int64_t padding) {
+                        const View& dtable, bool accumulate, std::int64_t padding, TableRows rows) {
   if (!dtable.defined()) return;
   constexpr const char* kWhat = "embedding_backward";
   require_float(kWhat, "dout", dout);
@@ -44,6 +59,9 @@ void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView
   args.table_rows = dtable.shape().rows();
   require_elements(kWhat, "tokens", tokens, DType::i32, args.rows);
   require_float_elements(kWhat, "dtable", dtable, args.table_rows * args.width);
+  rows = within(kWhat, rows, args.table_rows);
+  args.first = rows.first;
+  args.vocabulary = rows.vocabulary;
   args.tokens = tokens.as<std::int32_t>();
   args.padding = padding;
   args.dout = dout.data();

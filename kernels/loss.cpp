@@ -26,7 +26,8 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
 }
 
 void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
-                            const ConstView& lse, const ConstView& loss, const ConstView& seed) {
+                            const ConstView& lse, const ConstView& loss, const ConstView& seed,
+                            std::int64_t first) {
   constexpr const char* kWhat = "cross_entropy_backward";
   require_float(kWhat, "logits", logits);
   CrossEntropyGradientArgs args;
@@ -42,8 +43,47 @@ void cross_entropy_backward(Stream& stream, const View& logits, const ConstView&
   args.lse = lse.as<float>();
   args.loss = loss.as<float>();
   args.seed = seed.as<float>();
+  args.first = first;
   dispatch(stream, kWhat, {reads(targets), reads(lse), reads(loss), reads(seed), writes(logits)},
            {.cpu = cpu::cross_entropy_backward}, args);
+}
+
+void cross_entropy_tile(Stream& stream, const ConstView& logits, const ConstView& targets,
+                        std::int64_t first, std::int64_t vocabulary, const View& state) {
+  constexpr const char* kWhat = "cross_entropy_tile";
+  require_float(kWhat, "logits", logits);
+  CrossEntropyTileArgs args;
+  args.dtype = logits.dtype();
+  args.rows = logits.shape().rows();
+  args.classes = logits.shape().last();
+  args.first = first;
+  args.vocabulary = vocabulary;
+  require(first >= 0 && first <= vocabulary - args.classes, kWhat, "expected classes within the ",
+          vocabulary, " of the vocabulary, found ", first, " to ", first + args.classes);
+  require_elements(kWhat, "targets", targets, DType::i32, args.rows);
+  require_elements(kWhat, "state", state, DType::f32, 3 * args.rows);
+  args.logits = logits.data();
+  args.targets = targets.as<std::int32_t>();
+  args.state = state.as<float>();
+  dispatch(stream, kWhat, {reads(logits), reads(targets), writes(state)},
+           {.cpu = cpu::cross_entropy_tile}, args);
+}
+
+void cross_entropy_finish(Stream& stream, const ConstView& state, const ConstView& targets,
+                          const View& lse, const View& loss) {
+  constexpr const char* kWhat = "cross_entropy_finish";
+  CrossEntropyFinishArgs args;
+  args.rows = targets.numel();
+  require_elements(kWhat, "targets", targets, DType::i32, args.rows);
+  require_elements(kWhat, "state", state, DType::f32, 3 * args.rows);
+  require_elements(kWhat, "lse", lse, DType::f32, args.rows);
+  require_elements(kWhat, "loss", loss, DType::f32, 2);
+  args.state = state.as<float>();
+  args.targets = targets.as<std::int32_t>();
+  args.lse = lse.as<float>();
+  args.loss = loss.as<float>();
+  dispatch(stream, kWhat, {reads(state), reads(targets), writes(lse), writes(loss)},
+           {.cpu = cpu::cross_entropy_finish}, args);
 }
 
 void add_mean_loss(Stream& stream, const ConstView& loss, const View& means, bool accumulate) {

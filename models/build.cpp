@@ -38,11 +38,11 @@ class LanguageModel final : public Module {
 
 }  // namespace
 
-std::unique_ptr<Module> build_model(const ModelConfig& config) {
+std::unique_ptr<Module> build_model(const ModelConfig& config, const TileSettings& tiles) {
   validate(config);
   return std::make_unique<LanguageModel>(config, config.family == ModelConfig::Family::gpt2
-                                                     ? make_gpt2_blocks(config)
-                                                     : make_llama_blocks(config));
+                                                     ? make_gpt2_blocks(config, tiles)
+                                                     : make_llama_blocks(config, tiles));
 }
 
 std::vector<ParameterSpec> list_parameters(const Module& module) {
@@ -52,6 +52,8 @@ std::vector<ParameterSpec> list_parameters(const Module& module) {
     for (ParameterSpec& spec : block->parameters()) {
       const auto [at, fresh] = seen.try_emplace(spec.name, unique.size());
       if (fresh) {
+        spec.piece = {};
+        spec.tile = kEveryTile;
         unique.push_back(std::move(spec));
       } else if (unique[at->second].shape != spec.shape) {
         throw_invalid(concat("parameter ", spec.name, " is declared as ",

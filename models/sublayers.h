@@ -64,6 +64,14 @@ struct Attention {
   Tensor backward_inputs(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
   bool trains(const BlockContext& context) const;
 
+  // What lies between the projections, where a block works on those in tiles.
+
+  /// slots[kAttended] from what `inputs` made (kProjections).
+  void attend(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
+  /// kProjectionGradients from the gradient of slots[kAttended], which is kept.
+  void attend_backward(BlockContext& context, BatchShape shape, Tensor dattended,
+                       std::vector<Tensor>& slots) const;
+
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   kernels::AttentionShape kernel_shape(BatchShape shape) const;
@@ -88,6 +96,12 @@ struct Mlp {
   /// From slots[kOutputGradient]: the gradient of `normed`; undefined when `wanted` is false.
   Tensor backward_inputs(BlockContext& context, std::vector<Tensor>& slots, bool wanted) const;
   bool trains_inputs(const BlockContext& context) const;
+
+  /// The activation of kUps.
+  Tensor activated(BlockContext& context, const std::vector<Tensor>& slots) const;
+  /// kUpGradients from the gradient of activated().
+  void activate_backward(BlockContext& context, Tensor dactivated,
+                         std::vector<Tensor>& slots) const;
 
  private:
   /// y = activation(opening) * up.

@@ -12,7 +12,9 @@ struct EmbeddingArgs {
   std::int64_t rows = 0;     ///< Tokens, batch * seq.
   std::int64_t seq = 0;
   std::int64_t width = 0;
-  std::int64_t vocabulary = 0;  ///< Rows of the table.
+  std::int64_t vocabulary = 0;
+  std::int64_t first = 0;  ///< The token of the table's row 0.
+  std::int64_t table_rows = 0;
   const std::int32_t* tokens = nullptr;
   const void* table = nullptr;
   const void* positions = nullptr;  ///< May be null.
@@ -24,6 +26,8 @@ struct EmbeddingGradientArgs {
   std::int64_t rows = 0;
   std::int64_t seq = 0;
   std::int64_t width = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t first = 0;  ///< The token of the table's row 0.
   std::int64_t table_rows = 0;
   std::int64_t padding = -1;             ///< A token whose rows of dout are left out; -1: none.
   const std::int32_t* tokens = nullptr;  ///< Null for positions: row r belongs to r % seq.

@@ -27,6 +27,26 @@ struct CrossEntropyGradientArgs {
   const float* lse = nullptr;
   const float* loss = nullptr;
   const float* seed = nullptr;
+  std::int64_t first = 0;  ///< The class of the first logit.
+};
+
+struct CrossEntropyTileArgs {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t classes = 0;  ///< Of the tile.
+  std::int64_t first = 0;
+  std::int64_t vocabulary = 0;
+  const void* logits = nullptr;
+  const std::int32_t* targets = nullptr;
+  float* state = nullptr;  ///< [rows, 3]
+};
+
+struct CrossEntropyFinishArgs {
+  std::int64_t rows = 0;
+  const float* state = nullptr;
+  const std::int32_t* targets = nullptr;
+  float* lse = nullptr;
+  float* loss = nullptr;
 };
 
 struct MeanLossArgs {

@@ -24,7 +24,9 @@ void embedding_forward_rows(const EmbeddingArgs& a, std::int64_t begin, std::int
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     using T = decltype(tag);
     for (std::int64_t row = begin; row < end; ++row) {
-      const T* entry = static_cast<const T*>(a.table) + a.tokens[row] * a.width;
+      const std::int64_t table_row = a.tokens[row] - a.first;
+      if (table_row < 0 || table_row >= a.table_rows) continue;
+      const T* entry = static_cast<const T*>(a.table) + table_row * a.width;
       T* out = static_cast<T*>(a.out) + row * a.width;
       if (a.positions == nullptr) {
         std::memcpy(out, entry, static_cast<std::size_t>(a.width) * sizeof(T));
@@ -58,7 +60,7 @@ void embedding_backward_entry(const EmbeddingGradientArgs& a, const std::int64_t
                               std::int64_t begin, std::int64_t end) {
   with_type(a.dtype, [&](auto tag) HWY_ATTR {
     with_type(a.table_dtype, [&](auto table_tag) HWY_ATTR {
-      sum_rows<decltype(tag), decltype(table_tag)>(a, a.tokens[order[begin]], end - begin,
+      sum_rows<decltype(tag), decltype(table_tag)>(a, a.tokens[order[begin]] - a.first, end - begin,
                                                    [&](std::int64_t k)
                                                        HWY_ATTR { return order[begin + k]; });
     });
@@ -97,7 +99,7 @@ void check_tokens(const char* what, const std::int32_t* tokens, std::int64_t row
   for (std::int64_t row = 0; row < rows; ++row)
     if (tokens[row] < 0 || tokens[row] >= vocabulary)
       throw_invalid(concat(what, ": expected tokens in [0, ", vocabulary,
-                           "), the rows of the table, but token ", row, " is ", tokens[row],
+                           "), the vocabulary, but token ", row, " is ", tokens[row],
                            "; is the data made for another vocabulary?"));
 }
 
@@ -120,7 +122,7 @@ void embedding_forward(const EmbeddingArgs& args) {
 }
 
 void embedding_backward(const EmbeddingGradientArgs& args) {
-  check_tokens("embedding_backward", args.tokens, args.rows, args.table_rows);
+  check_tokens("embedding_backward", args.tokens, args.rows, args.vocabulary);
   if (!args.accumulate) zero_rows(args, 0, args.table_rows);
   std::vector<std::int64_t> order(static_cast<std::size_t>(args.rows));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
@@ -136,7 +138,9 @@ void embedding_backward(const EmbeddingGradientArgs& args) {
   parallel_for(runs, 8, [&](std::int64_t begin, std::int64_t end) {
     for (auto run = static_cast<std::size_t>(begin); run < static_cast<std::size_t>(end); ++run) {
       const std::int64_t first = starts[run];
-      if (args.tokens[order[static_cast<std::size_t>(first)]] == args.padding) continue;
+      const std::int64_t token = args.tokens[order[static_cast<std::size_t>(first)]];
+      if (token == args.padding) continue;
+      if (token < args.first || token >= args.first + args.table_rows) continue;
       HWY_DYNAMIC_DISPATCH(embedding_backward_entry)(args, order.data(), first, starts[run + 1]);
     }
   });

@@ -10,6 +10,10 @@ void cross_entropy_forward(const CrossEntropyArgs& args);
 
 void cross_entropy_backward(const CrossEntropyGradientArgs& args);
 
+/// As cross_entropy_forward.
+void cross_entropy_tile(const CrossEntropyTileArgs& args);
+void cross_entropy_finish(const CrossEntropyFinishArgs& args);
+
 void add_mean_loss(const MeanLossArgs& args);
 
 }  // namespace zero3d::kernels::cpu

@@ -210,6 +210,12 @@ class RankRun {
     take_gradients(step);
   }
 
+  static float element(const ConstView& view, std::int64_t i) {
+    return view.dtype() == DType::f32    ? view.as<float>()[i]
+           : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[i])
+                                         : to_float(view.as<f16>()[i]);
+  }
+
   void take_gradients(int step) {
     ShardedModel& model = engine_->model();
     for (int unit = 0; unit < model.plan().layout.unit_count(); ++unit) {
@@ -223,12 +229,11 @@ class RankRun {
         const LayoutParameter& parameter = model.plan().layout.parameter(run.parameter);
         std::vector<float>& target =
             shared_.result.gradients[static_cast<std::size_t>(step)][parameter.spec.name];
-        target.resize(static_cast<std::size_t>(parameter.numel()));
-        for (std::int64_t i = 0; i < run.count; ++i) {
-          target[static_cast<std::size_t>(run.first + i)] =
-              view.dtype() == DType::f32    ? view.as<float>()[run.offset + i]
-              : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[run.offset + i])
-                                            : to_float(view.as<f16>()[run.offset + i]);
+        target.resize(static_cast<std::size_t>(parameter.spec.shape.numel()));
+        for (const GlobalRun& part : global_runs(parameter.placement, run.first, run.count)) {
+          for (std::int64_t i = 0; i < part.count; ++i)
+            target[static_cast<std::size_t>(part.global_first + i)] =
+                element(view, run.offset + part.offset + i);
         }
       }
     }

@@ -1,0 +1,81 @@
+#include "zero3d/models/choose_tiles.h"
+
+#include "zero3d/core/error.h"
+#include "zero3d/engine/memory_fit.h"
+#include "zero3d/models/build.h"
+
+namespace zero3d {
+namespace {
+
+constexpr int kLevels[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+constexpr int kFinest = 64;
+
+class Search {
+ public:
+  Search(const ModelConfig& model, const TrainSettings& settings, const Mesh& mesh,
+         const EngineOptions& options, std::int64_t budget)
+      : model_(model),
+        settings_(settings),
+        mesh_(mesh),
+        options_(options),
+        budget_(budget),
+        asked_(settings.tiles) {}
+
+  TileSettings run() const {
+    const TileSettings uncut = with(1, 1);
+    if (budget_ < 0 || asked_ == uncut || fits(uncut)) return uncut;
+    TileSettings found = with(kFinest, kFinest);
+    if (!fits(found)) return uncut;
+    // The coarsest of both that fits, then as few of each as will still do.
+    for (const int level : kLevels) {
+      if (!fits(with(level, level))) continue;
+      found = with(level, level);
+      break;
+    }
+    found.linear = fewest(found, &TileSettings::linear);
+    found.head = fewest(found, &TileSettings::head);
+    return found;
+  }
+
+ private:
+  /// What is asked for stays.
+  TileSettings with(int linear, int head) const {
+    return {asked_.linear > 0 ? asked_.linear : linear, asked_.head > 0 ? asked_.head : head};
+  }
+
+  int fewest(TileSettings tiles, int TileSettings::*which) const {
+    const int found = tiles.*which;
+    if (asked_.*which > 0) return found;
+    for (const int level : kLevels) {
+      tiles.*which = level;
+      if (level >= found || fits(tiles)) return level;
+    }
+    return found;
+  }
+
+  /// What is refused for another reason the engine refuses too.
+  bool fits(const TileSettings& tiles) const {
+    try {
+      plan_memory(settings_, *build_model(model_, tiles), mesh_, options_, budget_);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  const ModelConfig& model_;
+  const TrainSettings& settings_;
+  const Mesh& mesh_;
+  const EngineOptions& options_;
+  const std::int64_t budget_;
+  const TileSettings asked_;
+};
+
+}  // namespace
+
+TileSettings choose_tiles(const ModelConfig& model, const TrainSettings& settings, const Mesh& mesh,
+                          const EngineOptions& options, std::int64_t device_budget) {
+  return Search(model, settings, mesh, options, device_budget).run();
+}
+
+}  // namespace zero3d

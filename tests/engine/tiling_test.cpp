@@ -1,0 +1,343 @@
+// Models whose layers are cut into tiles: at one cut the same bits at every stage, on every tier
+// and however a step is ordered, and the uncut model's results but for the rounding of sums.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "zero3d/core/text.h"
+#include "zero3d/engine/tiling.h"
+#include "zero3d/tests/engine/schedules.h"
+#include "zero3d/tests/support/log_capture.h"
+#include "zero3d/tests/support/nano_model.h"
+#include "zero3d/tests/support/run_engine.h"
+#include "zero3d/tests/support/temporary_folder.h"
+
+namespace zero3d::test {
+namespace {
+
+std::string json_of(int stage, const std::string& precision = "", const std::string& zero = "",
+                    const std::string& more = "") {
+  return concat(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+      "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}})",
+                precision, more, R"(, "zero_optimization": {"stage": )", stage,
+                R"(, "stage3_param_persistence_threshold": 0)", zero, "}}");
+}
+
+RunOptions cut_options(const ModelConfig& model, const TileSettings& tiles, int ranks) {
+  RunOptions options = nano_options(model, ranks, 2);
+  options.make_module = [model, tiles](int) { return build_model(model, tiles); };
+  return options;
+}
+
+struct Shape2 {
+  const char* name;
+  ModelConfig model;
+};
+
+std::vector<Shape2> shapes() {
+  return {{"gpt2 tied", nano_gpt2(true)},
+          {"gpt2 untied", nano_gpt2(false)},
+          {"llama tied", nano_llama(true)},
+          {"llama untied", nano_llama(false)}};
+}
+
+ModelConfig with_dropout(ModelConfig model) {
+  model.embedding_dropout = model.attention_dropout = model.residual_dropout = 0.1;
+  return model;
+}
+
+/// Norm of the difference over the norm.
+double distance(const std::vector<float>& expected, const std::vector<float>& actual) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(static_cast<double>(expected[i]) - actual[i], 2);
+    norm += std::pow(expected[i], 2);
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+TEST(Tiles, OperationsGoUpInForwardAndDownInBackward) {
+  const std::vector<Op> plain = plan_step({2, 0}, 1);
+  const std::vector<int> tiles = {1, 3};
+  std::vector<std::pair<int, int>> order;
+  for (const Op& op : with_tiles(plain, tiles))
+    if (uses_parameters(op.kind)) order.emplace_back(op.block, op.tile);
+  EXPECT_EQ(order, (std::vector<std::pair<int, int>>{
+                       {0, 0}, {1, 0}, {1, 1}, {1, 2}, {1, 2}, {1, 1}, {1, 0}, {0, 0}}));
+  EXPECT_EQ(with_tiles(plain, std::vector<int>{1, 1}), plain);
+}
+
+/// The first loss and gradients, and what training makes of them. Embeddings and outputs of linear
+/// layers are the same sums; where the vocabulary is cut the loss is one of other parts.
+TEST(Tiles, GiveTheUncutModelsResults) {
+  for (const auto& [name, uncut_model] : shapes()) {
+    for (const ModelConfig& model : {uncut_model, with_dropout(uncut_model)}) {
+      const RunResult uncut = run_engine(json_of(3), cut_options(model, {}, 1));
+      for (const TileSettings& tiles : {TileSettings{2, 1}, {1, 2}, {3, 3}, {70, 70}}) {
+        SCOPED_TRACE(concat(name, ", tiles ", tiles.linear, " and ", tiles.head));
+        const RunResult cut = run_engine(json_of(3), cut_options(model, tiles, 1));
+        EXPECT_TRUE(close(uncut, cut, 1e-6));
+        for (const auto& [parameter, gradient] : uncut.gradients[0])
+          EXPECT_LT(distance(gradient, cut.gradients[0].at(parameter)), 1e-6) << parameter;
+        if (kSanitized) break;
+      }
+      if (kSanitized) break;
+    }
+  }
+}
+
+/// Outputs of a linear layer are sums over its inputs, which no tile cuts.
+TEST(Tiles, OfLinearLayersKeepTheBitsOfForward) {
+  for (const auto& [name, model] : shapes()) {
+    SCOPED_TRACE(name);
+    const RunResult uncut = run_engine(json_of(3), cut_options(model, {}, 1));
+    const RunResult cut = run_engine(json_of(3), cut_options(model, {3, 1}, 1));
+    EXPECT_EQ(uncut.steps[0].loss, cut.steps[0].loss);
+  }
+}
+
+TEST(Tiles, AgreeOverStagesAndTiersToTheBit) {
+  const TemporaryFolder folder;
+  const LogCapture log;
+  const std::string nvme =
+      concat(R"({"device": "nvme", "nvme_path": ")", folder.path().string(), R"("})");
+  const std::string cpu = R"({"device": "cpu"})";
+  for (const char* precision : {"", R"(, "bf16": {"enabled": true})",
+                                R"(, "fp16": {"enabled": true, "loss_scale": 128})"}) {
+    for (const auto& [name, model] : shapes()) {
+      for (const TileSettings& tiles : {TileSettings{2, 2}, {3, 3}}) {
+        if (kSanitized && tiles.linear == 2) continue;
+        SCOPED_TRACE(concat(name, ", tiles ", tiles.linear, precision));
+        for (const int ranks : {1, 2}) {
+          const RunOptions options = cut_options(model, tiles, ranks);
+          const RunResult whole = run_engine(json_of(0, precision), options);
+          EXPECT_TRUE(same_bits(whole, run_engine(json_of(1, precision), options)));
+          const RunResult sharded = run_engine(json_of(2, precision), options);
+          const RunResult gathered = run_engine(json_of(3, precision), options);
+          EXPECT_TRUE(same_bits(sharded, gathered));
+          for (const std::string& place : {cpu, nvme}) {
+            const RunResult moved = run_engine(json_of(3, precision,
+                                                       concat(R"(, "offload_optimizer": )", place,
+                                                              R"(, "offload_param": )", place)),
+                                               options);
+            EXPECT_EQ(gathered.steps.back().loss, moved.steps.back().loss);
+            EXPECT_EQ(gathered.steps.back().grad_norm, moved.steps.back().grad_norm);
+            for (const auto& [parameter, state] : gathered.state)
+              EXPECT_EQ(state.value, moved.state.at(parameter).value) << parameter;
+          }
+          if (kSanitized) break;
+        }
+      }
+      if (kSanitized) break;
+    }
+    if (kSanitized) break;
+  }
+}
+
+/// The uncut run in 16 bit: sums over tiles are in fp32 and rounded once, as whole ones are.
+TEST(Tiles, RoundAsTheUncutModelIn16Bit) {
+  for (const char* precision :
+       {R"(, "bf16": {"enabled": true})", R"(, "fp16": {"enabled": true, "loss_scale": 128})"}) {
+    for (const auto& [name, model] : shapes()) {
+      SCOPED_TRACE(concat(name, precision));
+      const RunResult uncut = run_engine(json_of(3, precision), cut_options(model, {}, 1));
+      const RunResult cut = run_engine(json_of(3, precision), cut_options(model, {3, 3}, 1));
+      EXPECT_NEAR(cut.steps[0].loss / uncut.steps[0].loss, 1, 1e-6);
+      EXPECT_TRUE(close(uncut, cut, 2e-3));
+    }
+  }
+}
+
+TEST(Tiles, AreComputedAgainToTheSameBits) {
+  for (const auto& [name, model] : shapes()) {
+    SCOPED_TRACE(name);
+    const RunOptions options = cut_options(with_dropout(model), {3, 2}, 1);
+    const RunResult kept = run_engine(json_of(3), options);
+    for (const int interval : {1, 2, 5}) {
+      const std::string again =
+          concat(R"(, "pipeline": {"activation_checkpoint_interval": )", interval, "}");
+      EXPECT_TRUE(same_bits(kept, run_engine(json_of(3, "", "", again), options)));
+      EXPECT_TRUE(same_bits(
+          kept, run_engine(json_of(3, "", "", concat(again, R"(, "activation_checkpointing": {
+                                              "cpu_checkpointing": true})")),
+                           options)));
+    }
+  }
+}
+
+/// Other orders of a step: forward ahead, weight gradients later; at a jittered pace.
+TEST(Tiles, AgreeWhateverTheScheduleDoesBetweenThem) {
+  for (const auto& [name, model] : shapes()) {
+    RunOptions options = cut_options(with_dropout(model), {2, 3}, 2);
+    options.jitter_seed = 5;
+    options.body = [](Engine& engine, Module&, int rank) {
+      for (int step = 0; step < 2; ++step) {
+        const TokenBatch first = nano_batch({rank, step, 0}, 2, 2, 2);
+        const TokenBatch second = nano_batch({rank, step, 1}, 2, 2, 2);
+        engine.train_batch(std::vector<MicroBatch>{first.view(), second.view()});
+      }
+    };
+    const RunResult plain = run_engine(json_of(3), options);
+    for (const NamedSchedule& c : hand_written_schedules()) {
+      SCOPED_TRACE(concat(name, ", ", c.name));
+      options.engine.schedule = c.schedule;
+      const RunResult result = run_engine(json_of(3), options);
+      EXPECT_TRUE(same_bits(plain, result));
+      for (std::size_t rank = 0; rank < result.memory.size(); ++rank)
+        EXPECT_EQ(result.memory[rank].peak, result.estimates[rank].total());
+    }
+    if (kSanitized) break;
+  }
+}
+
+TEST(Tiles, TakeTheMemoryOfThePlan) {
+  for (const auto& [name, model] : shapes()) {
+    for (const TileSettings& tiles : {TileSettings{3, 1}, {1, 3}, {3, 3}}) {
+      for (const bool offload : {false, true}) {
+        SCOPED_TRACE(concat(name, ", tiles ", tiles.linear, " and ", tiles.head, offload));
+        TrainSettings settings = settings_of(json_of(3, R"(, "bf16": {"enabled": true})"), 2);
+        if (offload) settings.offload.parameters.device = OffloadDevice::cpu;
+        const RunResult result = run_engine(settings, cut_options(model, tiles, 2));
+        for (std::size_t rank = 0; rank < result.memory.size(); ++rank)
+          EXPECT_EQ(result.memory[rank].peak, result.estimates[rank].total());
+      }
+    }
+  }
+}
+
+/// Of all tiles alike, as names say; of layers and of the table below which nothing trains.
+TEST(Tiles, FreezeByNameAsTheUncutModel) {
+  for (const auto& [name, model] : shapes()) {
+    for (const char* kept : {"h.1", "layers.1", "lm_head", "mlp", "norm", "embed", "wte"}) {
+      SCOPED_TRACE(concat(name, ", all but ", kept));
+      RunOptions options = cut_options(model, {}, 1);
+      options.engine.adjust = [&](ParameterSpec& spec) {
+        spec.frozen = spec.name.find(kept) == std::string::npos &&
+                      spec.name.find("norm.weight") == std::string::npos &&
+                      spec.name.find("ln_f.weight") == std::string::npos;
+      };
+      const RunResult uncut = run_engine(json_of(3), options);
+      options.make_module = [&, &model = model](int) { return build_model(model, {3, 3}); };
+      const RunResult cut = run_engine(json_of(3), options);
+      EXPECT_TRUE(close(uncut, cut, 1e-6));
+      for (const auto& [parameter, gradient] : uncut.gradients[0])
+        EXPECT_LT(distance(gradient, cut.gradients[0].at(parameter)), 1e-6) << parameter;
+      EXPECT_EQ(cut.memory[0].peak, cut.estimates[0].total());
+    }
+  }
+}
+
+/// Whole, under its one name, for exports and edits; evaluation and the next token's logits.
+TEST(Tiles, AreOneParameterToOthers) {
+  const std::string json = json_of(3, "", "", "");
+  for (const auto& [name, model] : shapes()) {
+    SCOPED_TRACE(name);
+    std::map<std::string, std::vector<float>> values[2];
+    std::vector<float> logits[2];
+    double losses[2] = {0, 0};
+    const std::string edited = model.family == ModelConfig::Family::gpt2
+                                   ? "transformer.h.1.attn.c_attn.weight"
+                                   : "model.layers.1.mlp.down_proj.weight";
+    for (const int cut : {0, 1}) {
+      RunOptions options = cut_options(model, cut ? TileSettings{3, 2} : TileSettings{}, 2);
+      options.body = [&](Engine& engine, Module&, int rank) {
+        std::vector<std::string> order;
+        engine.model().with_parameters({edited}, 1, [&](const ParameterSpec& spec, View view) {
+          ASSERT_EQ(view.shape(), spec.shape);
+          for (std::int64_t i = 0; i < view.numel(); ++i)
+            view.as<float>()[i] = rank == 1 ? 0.01f * static_cast<float>(i % 17) : 7.0f;
+        });
+        engine.model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& value) {
+          EXPECT_EQ(value.shape(), spec.shape) << spec.name;
+          order.push_back(spec.name);
+          if (rank == 0)
+            values[cut][spec.name].assign(value.as<float>(), value.as<float>() + value.numel());
+        });
+        std::vector<std::string> declared;
+        for (const ParameterSpec& spec : list_parameters(*build_model(model)))
+          declared.push_back(spec.name);
+        EXPECT_EQ(order, declared) << "the order of files";
+        const TokenBatch batch = nano_batch({rank, 0, 0}, 2, 2, 2);
+        const double loss = engine.eval_batch(std::vector<MicroBatch>{batch.view()});
+        const std::vector<float> next = engine.next_logits(std::vector<std::int32_t>{3, 1, 4, 1});
+        if (rank == 0) losses[cut] = loss, logits[cut] = next;
+        const TokenBatch first = nano_batch({rank, 0, 0}, 2, 2, 2);
+        engine.train_batch(std::vector<MicroBatch>{first.view(), first.view()});
+      };
+      run_engine(json, options);
+    }
+    EXPECT_EQ(values[0], values[1]);
+    EXPECT_NEAR(losses[0], losses[1], 1e-6 * losses[0]);
+    EXPECT_LT(distance(logits[0], logits[1]), 1e-6);
+  }
+}
+
+/// Norms of whole parameters, decay by name, optimizers that see elements alone.
+TEST(Tiles, AreUpdatedAsWholeParameters) {
+  for (const char* optimizer : {"Lamb", "Lion", "Adagrad", "SGD"}) {
+    SCOPED_TRACE(optimizer);
+    const std::string json =
+        concat(R"({"train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 3},
+        "optimizer": {"type": ")",
+               optimizer, R"(", "params": {"lr": 0.001, "weight_decay": 0.1}}})");
+    RunOptions options = cut_options(nano_gpt2(true), {}, 2);
+    options.engine.adjust = [](ParameterSpec& spec) {
+      spec.decay = spec.name.find("c_fc") == std::string::npos;
+    };
+    const RunResult uncut = run_engine(json, options);
+    options.make_module = [](int) { return build_model(nano_gpt2(true), {3, 3}); };
+    const RunResult cut = run_engine(json, options);
+    EXPECT_TRUE(close(uncut, cut, 1e-6));
+    for (const auto& [name, state] : uncut.state)
+      EXPECT_LT(distance(ParameterState::floats(state.value),
+                         ParameterState::floats(cut.state.at(name).value)),
+                2e-5)
+          << name;
+  }
+}
+
+TEST(Tiles, AreRefusedWhereWholeMatricesAreWanted) {
+  const std::string muon = R"({"train_micro_batch_size_per_gpu": 2,
+      "gradient_accumulation_steps": 2, "optimizer": {"type": "Muon", "params": {"lr": 0.01}}})";
+  RunOptions options = cut_options(nano_gpt2(true), {2, 1}, 1);
+  options.engine.groups = {};
+  const std::string message = message_of<ConfigError>([&] { run_engine(muon, options); });
+  EXPECT_NE(message.find("linear_tiles"), std::string::npos) << message;
+  EXPECT_NE(message.find("as a whole matrix"), std::string::npos) << message;
+}
+
+/// What blocks declare of a parameter must make it up.
+TEST(Tiles, RefusePiecesThatMakeNoParameter) {
+  const auto piece = [](std::int64_t first, std::int64_t count, int tile) {
+    ParameterSpec spec;
+    spec.name = "w";
+    spec.shape = Shape{6, 4};
+    spec.piece = {0, first, count};
+    spec.tile = tile;
+    return spec;
+  };
+  const ParamLayout good({{piece(0, 4, 0), piece(4, 2, 1)}}, {});
+  EXPECT_EQ(good.part_count(), 2);
+  EXPECT_EQ(good.numel(), 24);
+  EXPECT_EQ(good.whole_parameters().size(), 1u);
+  ParameterSpec whole = piece(0, 6, 0);
+  whole.piece = {};
+  using Blocks = std::vector<std::vector<ParameterSpec>>;
+  for (const Blocks& bad : {Blocks{{piece(0, 4, 0)}},                           // not all of it
+                            Blocks{{piece(0, 4, 0), piece(3, 3, 1)}},           // some of it twice
+                            Blocks{{piece(0, 4, 0), piece(4, 3, 1)}},           // more than it has
+                            Blocks{{piece(0, 4, 0), piece(4, 2, 1)}, {whole}},  // and whole
+                            Blocks{{piece(0, 4, 0), piece(4, 2, 1)}, {piece(0, 6, 0)}}}) {
+    EXPECT_NE(message_of<Error>([&] { ParamLayout(bad, {}); }).find(" w"), std::string::npos);
+  }
+  LayoutOptions two;
+  two.placement.tensor_parallel_size = 2;
+  EXPECT_NE(message_of<Error>([&] {
+              ParamLayout({{piece(0, 4, 0), piece(4, 2, 1)}}, two);
+            }).find("tensor-parallel"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace zero3d::test
