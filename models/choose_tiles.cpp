@@ -1,6 +1,11 @@
 #include "zero3d/models/choose_tiles.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "zero3d/core/error.h"
+#include "zero3d/core/log.h"
+#include "zero3d/core/text.h"
 #include "zero3d/engine/memory_fit.h"
 #include "zero3d/models/build.h"
 
@@ -8,7 +13,6 @@ namespace zero3d {
 namespace {
 
 constexpr int kLevels[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-constexpr int kFinest = 64;
 
 class Search {
  public:
@@ -23,15 +27,19 @@ class Search {
 
   TileSettings run() const {
     const TileSettings uncut = with(1, 1);
-    if (budget_ < 0 || asked_ == uncut || fits(uncut)) return uncut;
-    TileSettings found = with(kFinest, kFinest);
-    if (!fits(found)) return uncut;
-    // The coarsest of both that fits, then as few of each as will still do.
-    for (const int level : kLevels) {
-      if (!fits(with(level, level))) continue;
-      found = with(level, level);
-      break;
+    if (budget_ < 0 || (asked_.linear > 0 && asked_.head > 0)) return uncut;
+    // The coarsest of both that fits (finer ones may not: tiles have padding), then as few of each
+    // as will still do.
+    const auto level = std::find_if(std::begin(kLevels), std::end(kLevels),
+                                    [this](int n) { return fits(with(n, n)); });
+    if (level == std::end(kLevels)) {
+      if (mesh_.leads())
+        log_warning(concat("the model's plan does not fit ", format_bytes(budget_),
+                           " of device memory, and no cut of its layers into up to ",
+                           kLevels[std::size(kLevels) - 1], " tiles makes it fit"));
+      return uncut;
     }
+    TileSettings found = with(*level, *level);
     found.linear = fewest(found, &TileSettings::linear);
     found.head = fewest(found, &TileSettings::head);
     return found;
@@ -53,12 +61,16 @@ class Search {
     return found;
   }
 
-  /// What is refused for another reason the engine refuses too.
+  /// A cut that is refused for another reason does not fit either: an optimizer may want whole
+  /// matrices.
   bool fits(const TileSettings& tiles) const {
     try {
       plan_memory(settings_, *build_model(model_, tiles), mesh_, options_, budget_);
       return true;
-    } catch (const Error&) {
+    } catch (const OutOfMemory&) {
+      return false;
+    } catch (const ConfigError&) {
+      if (tiles == with(1, 1)) throw;
       return false;
     }
   }

@@ -40,7 +40,7 @@ template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, sharding, gradients, precision,
-         recomputation, offload, optimizer, schedule, tile, log_every] = settings;
+         recomputation, offload, tiles, optimizer, schedule, tile, log_every] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, tile, log_every);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
@@ -61,6 +61,8 @@ void for_each_field(TrainSettings& settings, const Use& use) {
   auto& [interval, groups] = recomputation;
   all(interval, groups);
   for_each_field(offload, use);
+  auto& [linear, head] = tiles;
+  all(linear, head);
   auto& [schedule_type, schedule_params] = schedule;
   all(schedule_type, schedule_params);
 }

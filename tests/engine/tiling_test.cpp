@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "zero3d/core/text.h"
+#include "zero3d/engine/memory_fit.h"
 #include "zero3d/engine/tiling.h"
+#include "zero3d/models/choose_tiles.h"
 #include "zero3d/tests/engine/schedules.h"
 #include "zero3d/tests/support/log_capture.h"
 #include "zero3d/tests/support/nano_model.h"
@@ -285,6 +287,102 @@ TEST(Tiles, AreOneParameterToOthers) {
     EXPECT_NEAR(losses[0], losses[1], 1e-6 * losses[0]);
     EXPECT_LT(distance(logits[0], logits[1]), 1e-6);
   }
+}
+
+/// Of the loss along the gradient of each piece, by evaluation: the cut head and all below it.
+TEST(Tiles, GradientsAreTheSlopeOfTheLoss) {
+  for (const ModelConfig& model : {nano_gpt2(true), nano_llama(false)}) {
+    const std::string json = R"({"train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0, "weight_decay": 0}}})";
+    RunOptions options = cut_options(model, {3, 3}, 1);
+    options.steps = 1;
+    const std::map<std::string, std::vector<float>> gradients =
+        run_engine(json, options).gradients[0];
+    options.body = [&](Engine& engine, Module&, int) {
+      const TokenBatch first = nano_batch({0, 0, 0}, 1, 2, 2);
+      const TokenBatch second = nano_batch({0, 0, 1}, 1, 2, 2);
+      const std::vector<MicroBatch> batches{first.view(), second.view()};
+      const auto moved = [&](const std::string& name, double step) {
+        const std::vector<float>& direction = gradients.at(name);
+        engine.model().with_parameters({name}, 0, [&](const ParameterSpec&, View view) {
+          for (std::size_t i = 0; i < direction.size(); ++i)
+            view.as<float>()[i] += static_cast<float>(step * direction[i]);
+        });
+        return engine.eval_batch(batches);
+      };
+      for (const auto& [name, gradient] : gradients) {
+        double size = 0;
+        for (const float value : gradient) size += static_cast<double>(value) * value;
+        size = std::sqrt(size);
+        if (size < 1e-3) continue;  // of keys' biases, which change nothing
+        const double step = 0.02 / size;
+        const double above = moved(name, step), below = moved(name, -2 * step);
+        moved(name, step);
+        EXPECT_NEAR((above - below) / 0.04, size, 5e-3 * size + 1e-4) << name;
+      }
+      engine.train_batch(batches);
+    };
+    run_engine(json, options);
+  }
+}
+
+/// As few tiles as the budget asks for, of what is left open; the run then keeps within it.
+TEST(Tiles, AreAsFewAsTheBudgetAsksFor) {
+  ModelConfig model = nano_llama(false);
+  model.vocab_size = 4000;
+  model.intermediate_size = 600;
+  const TrainSettings settings = settings_of(json_of(3, "", R"(,
+      "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"},
+      "stage3_max_live_parameters": 0, "reduce_bucket_size": 1000)"),
+                                             1);
+  auto world = make_self_communicator();
+  const Mesh mesh(*world);
+  EngineOptions engine;
+  engine.sequence_length = kNanoSequence;
+  const auto fits = [&](const TileSettings& tiles, std::int64_t budget) {
+    return message_of<OutOfMemory>(
+               [&] { plan_memory(settings, *build_model(model, tiles), mesh, engine, budget); })
+        .empty();
+  };
+  const auto least = [&](const TileSettings& tiles) {  // budget that does
+    std::int64_t low = 0, high = 1 << 24;
+    while (low + 1 < high) (fits(tiles, (low + high) / 2) ? high : low) = (low + high) / 2;
+    return high;
+  };
+  const auto chosen = [&](TrainSettings asked, std::int64_t budget) {
+    return choose_tiles(model, asked, mesh, engine, budget);
+  };
+  const std::int64_t uncut = least({1, 1});
+  EXPECT_EQ(chosen(settings, -1), (TileSettings{1, 1}));
+  EXPECT_EQ(chosen(settings, uncut), (TileSettings{1, 1})) << "no cut where none is needed";
+  const TileSettings first = chosen(settings, uncut - 1);
+  EXPECT_EQ(first, (TileSettings{1, 2})) << "the head is the largest";
+  for (std::int64_t budget = uncut - 1; budget > uncut / 5; budget /= 2) {
+    const TileSettings tiles = chosen(settings, budget);
+    if (tiles == TileSettings{1, 1}) break;
+    EXPECT_TRUE(fits(tiles, budget)) << tiles.linear << " and " << tiles.head;
+    EXPECT_FALSE(tiles.head > 1 && fits({tiles.linear, 1}, budget));
+    EXPECT_FALSE(tiles.linear > 1 && fits({1, tiles.head}, budget));
+  }
+  TrainSettings asked = settings;
+  asked.tiles = {0, 5};
+  EXPECT_EQ(chosen(asked, least({1, 5}) - 1).head, 5);
+  asked.tiles = {1, 1};
+  EXPECT_EQ(chosen(asked, 1000), (TileSettings{1, 1})) << "as it is asked";
+  const LogCapture log;
+  EXPECT_EQ(chosen(settings, 1000), (TileSettings{1, 1}));
+  EXPECT_EQ(log.with("no cut of its layers").size(), 1u);
+
+  RunOptions options = cut_options(model, first, 1);
+  options.steps = 1;
+  options.engine.sequence_length = kNanoSequence;
+  options.budget_bytes = uncut - 1;
+  const RunResult run = run_engine(settings, options);
+  EXPECT_LE(run.memory[0].peak, uncut - 1);
+  options.make_module = [&](int) { return build_model(model); };
+  const std::string message = message_of<OutOfMemory>([&] { run_engine(settings, options); });
+  EXPECT_NE(message.find("head_tiles"), std::string::npos) << message;
 }
 
 /// Norms of whole parameters, decay by name, optimizers that see elements alone.
