@@ -29,6 +29,7 @@ class BlockSpan {
                          : op_.kind == OpKind::recompute ? "recompute"
                                                          : "backward";
       std::string name = concat(work, " block ", op_.block);
+      if (op_.tile > 0) name += concat(" tile ", op_.tile);
       compute_.host_task("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
       });

@@ -62,14 +62,14 @@ class Search {
   }
 
   /// A cut that is refused for another reason does not fit either: an optimizer may want whole
-  /// matrices.
+  /// matrices, and tensor parallelism whole layers.
   bool fits(const TileSettings& tiles) const {
     try {
       plan_memory(settings_, *build_model(model_, tiles), mesh_, options_, budget_);
       return true;
     } catch (const OutOfMemory&) {
       return false;
-    } catch (const ConfigError&) {
+    } catch (const Error&) {
       if (tiles == with(1, 1)) throw;
       return false;
     }

@@ -7,6 +7,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/engine/memory_fit.h"
 #include "zero3d/engine/tiling.h"
+#include "zero3d/kernels/elementwise.h"
 #include "zero3d/models/choose_tiles.h"
 #include "zero3d/tests/engine/schedules.h"
 #include "zero3d/tests/support/log_capture.h"
@@ -408,6 +409,86 @@ TEST(Tiles, AreUpdatedAsWholeParameters) {
                 2e-5)
           << name;
   }
+}
+
+/// One block in two tiles, each with a weight of its own: y = x (a + b), its loss that sum. With
+/// `asks` the first tile asks for the weight of the second.
+class TwoTiles final : public Block {
+ public:
+  explicit TwoTiles(bool asks) : asks_(asks) {}
+  std::string name() const override { return "two tiles"; }
+  std::vector<ParameterSpec> parameters() const override {
+    std::vector<ParameterSpec> specs(2);
+    for (int tile = 0; tile < 2; ++tile) {
+      ParameterSpec& spec = specs[static_cast<std::size_t>(tile)];
+      spec.name = tile == 0 ? "a" : "b";
+      spec.shape = Shape{2};
+      spec.initial = constant_values(static_cast<float>(tile + 1));
+      spec.tile = tile;
+    }
+    return specs;
+  }
+  Values forward(BlockContext& context, Values inputs, Saved&) override {
+    const std::size_t mine = static_cast<std::size_t>(context.tile());
+    if (asks_) context.parameter(1 - mine);
+    if (mine == 0) {
+      inputs.clear();
+      inputs.push_back(context.allocate(DType::f32, {2}));
+      kernels::fill(context.stream(), inputs[0], 0);
+    }
+    kernels::add(context.stream(), context.parameter(mine), inputs[0]);
+    return inputs;
+  }
+  Values backward_inputs(BlockContext&, Values gradients, Saved&) override { return gradients; }
+  void backward_weights(BlockContext& context, Saved&) override {
+    const std::size_t mine = static_cast<std::size_t>(context.tile());
+    EXPECT_FALSE(context.trains(1 - mine) && !context.trains(mine));
+    kernels::fill(context.stream(), context.write_gradient(mine), static_cast<float>(mine + 3));
+  }
+
+ private:
+  const bool asks_;
+};
+
+struct TwoTilesModule final : Module {
+  explicit TwoTilesModule(bool asks) { list.push_back(std::make_unique<TwoTiles>(asks)); }
+  const std::vector<std::unique_ptr<Block>>& blocks() const override { return list; }
+  std::vector<std::unique_ptr<Block>> list;
+};
+
+TEST(Tiles, OfABlockOfOnesOwn) {
+  RunOptions options;
+  options.ranks = 2;
+  options.steps = 1;
+  options.batch = [](const Moment&) { return TokenBatch(1, 1); };
+  options.make_module = [](int) { return std::make_unique<TwoTilesModule>(false); };
+  const RunResult run = run_engine(json_of(3), options);
+  EXPECT_EQ(run.steps[0].loss, 1.0) << "(1 + 2) / (1 + 2)";
+  EXPECT_EQ(run.gradients[0].at("a"), (std::vector<float>{6, 6})) << "of two micro-batches";
+  EXPECT_EQ(run.gradients[0].at("b"), (std::vector<float>{8, 8}));
+  options.make_module = [](int) { return std::make_unique<TwoTilesModule>(true); };
+  const std::string message = message_of<Error>([&] { run_engine(json_of(3), options); });
+  EXPECT_NE(message.find("block 'two tiles' asks in tile 0 for parameter 1"), std::string::npos)
+      << message;
+  options.make_module = [](int) { return std::make_unique<TwoTilesModule>(false); };
+  options.body = [](Engine& engine, Module&, int) {
+    EXPECT_NE(message_of<Error>([&] {
+                engine.model().acquire({.block = 0, .tile = 2});
+              }).find("tile 2 of block 0, which has tiles 0 to 1"),
+              std::string::npos);
+    const TokenBatch batch(1, 1);
+    engine.train_batch(std::vector<MicroBatch>{batch.view(), batch.view()});
+  };
+  run_engine(json_of(3), options);
+}
+
+TEST(Tiles, AreWhatTheFileSays) {
+  const auto tiles = [](const char* section) {
+    return settings_of(json_of(0, "", "", concat(R"(, "zero3d": )", section)), 1).tiles;
+  };
+  EXPECT_EQ(tiles("{}"), (TileSettings{0, 0}));
+  EXPECT_EQ(tiles(R"({"linear_tiles": 2, "head_tiles": "auto"})"), (TileSettings{2, 0}));
+  EXPECT_EQ(tiles(R"({"linear_tiles": 1, "head_tiles": 3})"), (TileSettings{1, 3}));
 }
 
 TEST(Tiles, AreRefusedWhereWholeMatricesAreWanted) {

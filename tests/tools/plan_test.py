@@ -148,6 +148,17 @@ class Tiles(support.CommandTest):
             self.assertNotEqual(result.returncode, 0, bad)
             self.assertIn("zero3d.head_tiles", result.stderr)
 
+    def test_export_the_files_of_the_uncut_model(self):
+        files = []
+        for keys in ({}, {"linear_tiles": 3, "head_tiles": 2}):
+            folder = self.folder / f"out{len(files)}"
+            still = {"type": "AdamW", "params": {"lr": 0.0, "weight_decay": 0.0}}
+            self.train(**dict(self.wide(**keys), export=folder, steps=1,
+                              config=self.config(optimizer=still, zero_optimization={"stage": 3}, zero3d=keys)))
+            files.append({path.name: path.read_bytes() for path in folder.iterdir()})
+        self.assertIn("model.safetensors", files[0])
+        self.assertEqual(files[0], files[1])
+
     def test_on_mpi_ranks_agree(self):
         if not options.mpiexec:
             self.skipTest("built without MPI")
