@@ -299,6 +299,7 @@ TrainSettings SettingsReader::read() {
   if (config_.flag("fp16.enabled")) settings.precision.loss_scale = loss_scaler();
   settings.recomputation = recomputation();
   settings.offload = offload();
+  settings.tiles = {int_sized("zero3d.linear_tiles"), int_sized("zero3d.head_tiles")};
   settings.optimizer = optimizer();
   if (config_.has("scheduler") && config_.has("scheduler.type"))
     settings.schedule = {config_.text("scheduler.type"), parameters("scheduler.params")};

@@ -39,13 +39,14 @@ void for_each_field(OffloadSettings& offload, const Use& use) {
 template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
-  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept,
-         pipeline, sharding, gradients, precision, recomputation, offload, optimizer, schedule,
-         tile, log_every, tags] = settings;
+  auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, pipeline, split_rows, overlap_tp,
+         split_kept, sharding, gradients, precision, recomputation, offload, tiles, optimizer,
+         schedule, tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);
-  auto& [stages_schedule, virtual_stages, partition] = pipeline;
-  all(stages_schedule, virtual_stages, partition);
+  auto& [order, virtual_stages, partition] = pipeline;
+  auto& [method, pattern, blocks] = partition;
+  all(order, virtual_stages, method, pattern, blocks);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
@@ -65,6 +66,8 @@ void for_each_field(TrainSettings& settings, const Use& use) {
   auto& [interval, groups] = recomputation;
   all(interval, groups);
   for_each_field(offload, use);
+  auto& [linear, head] = tiles;
+  all(linear, head);
   auto& [schedule_type, schedule_params] = schedule;
   all(schedule_type, schedule_params);
 }
