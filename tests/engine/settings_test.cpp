@@ -44,9 +44,8 @@ void for_each_field(TrainSettings& settings, const Use& use) {
          schedule, tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);
-  auto& [order, virtual_stages, partition] = pipeline;
-  auto& [method, pattern, blocks] = partition;
-  all(order, virtual_stages, method, pattern, blocks);
+  auto& [stages_schedule, virtual_stages, partition] = pipeline;
+  all(stages_schedule, virtual_stages, partition);
   auto& [what, ranks, secondary, gather_bucket, prefetch, live, reuse, persistent, total, save] =
       sharding;
   auto& [state_sharded, gradients_sharded, parameters_sharded] = what;
