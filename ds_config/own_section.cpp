@@ -66,7 +66,19 @@ constexpr std::array kOwnRows = {
         .only(kWithDrive, uses_drives),
     flag("checksums", false, "Hold what is read from a drive to what was written, page by page.")
         .own()
-        .only(kWithDrive, uses_drives)};
+        .only(kWithDrive, uses_drives),
+    integer("linear_tiles", 0,
+            "Tiles of every linear layer, one gathered at a time; 1: uncut; 0: as few as "
+            "`--device-memory` needs. More than 1 goes without tensor parallelism.")
+        .own()
+        .auto_means_default()
+        .at_least(0),
+    integer("head_tiles", 0,
+            "Tiles of the token table, and of the head with its logits and cross-entropy; 0 and 1 "
+            "as above.")
+        .own()
+        .auto_means_default()
+        .at_least(0)};
 
 }  // namespace
 

@@ -323,6 +323,7 @@ TrainSettings SettingsReader::read() {
   settings.recomputation = recomputation();
   settings.offload = offload();
   settings.delayed_updates = delayed_updates();
+  settings.tiles = {int_sized("zero3d.linear_tiles"), int_sized("zero3d.head_tiles")};
   settings.optimizer = optimizer();
   if (config_.has("scheduler") && config_.has("scheduler.type"))
     settings.schedule = {config_.text("scheduler.type"), parameters("scheduler.params")};

@@ -34,6 +34,12 @@ class Trial {
       error("gradient_predivide_factor", "is 0; expected another number, since it divides");
     if (settings.precision.loss_scale && read.problems.empty())
       attempt("fp16", [&] { LossScaler scaler(*settings.precision.loss_scale); });
+    for (const auto& [tiles, key] : {std::pair(settings.tiles.linear, "zero3d.linear_tiles"),
+                                     std::pair(settings.tiles.head, "zero3d.head_tiles")}) {
+      if (tiles > 1 && settings.tp > 1)
+        error(key, concat("cuts layers into ", tiles, " tiles, and tp is ", settings.tp,
+                          ": a layer is cut one way or the other; set it to 1, or tp to 1"));
+    }
     const bool sound = !settings.optimizer.type.empty() && !reported("optimizer");
     const bool scheduled = !settings.schedule.type.empty() && !reported("scheduler");
     if (sound) {

@@ -1,5 +1,6 @@
 #include "zero3d/engine/block_runner.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -30,6 +31,7 @@ class BlockSpan {
                          : op_.kind == OpKind::recompute ? "recompute"
                                                          : "backward";
       std::string name = concat(work, " block ", stage_.block_in_model(op_.block));
+      if (op_.tile > 0) name += concat(" tile ", op_.tile);
       if (!stage_.chunks.empty()) name += concat(" of micro-batch ", op_.micro_batch);
       compute_.host_task("span", {}, [begin = begin_, name = std::move(name), rank = rank_] {
         Tracer::add({name, "blocks", rank, *begin, now_ns(), 0});
@@ -72,11 +74,14 @@ void require_outputs(const BatchInput& input, const Values& outputs) {
         "the module's last block must return one fp32 tensor of two elements, (sum of losses, "
         "number of targets)");
   }
-  if (one && outputs[0].shape().rank() == 2 && outputs[0].shape()[0] == input.tokens.numel())
+  const std::int64_t sequences = input.tokens.shape()[0], tokens = input.tokens.numel();
+  if (one && outputs[0].shape().rank() == 2 &&
+      (outputs[0].shape()[0] == tokens || outputs[0].shape()[0] == sequences))
     return;
   throw_invalid(
-      concat("without targets the module's last block must return one tensor of logits, [",
-             input.tokens.numel(), " tokens, vocabulary]"));
+      concat("without targets the module's last block must return one tensor of logits, [", tokens,
+             " tokens, vocabulary] or, of the last token of each sequence, [", sequences,
+             ", vocabulary]"));
 }
 
 }  // namespace
@@ -93,8 +98,11 @@ BlockRunner::BlockRunner(const Module& module, ParameterAccess& parameters, Devi
     const auto in_model = static_cast<std::size_t>(options.stage.block_in_model(index));
     blocks_.push_back(module.blocks()[in_model].get());
     std::vector<bool>& adds = adds_gradient_.emplace_back();
-    for (const ParameterSpec& spec : blocks_.back()->parameters())
+    int& tiles = tiles_.emplace_back(1);
+    for (const ParameterSpec& spec : blocks_.back()->parameters()) {
       adds.push_back(spec.adds_gradient);
+      tiles = std::max(tiles, spec.tile + 1);
+    }
   }
 }
 
@@ -160,6 +168,7 @@ BlockContext BlockRunner::context(const Op& op, const MicroBatchRun& run) const 
   context.saves_ = run.input.trains;
   context.random_ = run.input.key;
   context.tp_ = run.input.trains ? options_.tp : options_.evaluation_tp;
+  context.tile_ = op.tile;
   context.dry_run_ = device_.kind() == DeviceKind::meta;
   return context;
 }
@@ -180,9 +189,9 @@ Tensor BlockRunner::load(const ConstView& source) {
 }
 
 void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
-  take_arrivals(op, run);
+  if (op.tile == 0) take_arrivals(op, run);
   const bool backward_follows = run.input.trains && op.block >= options_.stage.backward_down_to;
-  if (backward_follows) {
+  if (backward_follows && op.tile == 0) {
     ++run.to_come;
     if (keeps_inputs(op.keep))
       kept_inputs_.keep(op.block, op.micro_batch, run.values, op.keep == Keep::inputs_on_host);
@@ -191,20 +200,23 @@ void BlockRunner::forward(const Op& op, MicroBatchRun& run) {
   run_block(op, run, backward_follows && op.keep == Keep::for_backward);
   const bool ends_model =
       op.block + 1 == static_cast<int>(blocks_.size()) && options_.stage.ends_model();
-  if (run.input.trains && ends_model) finish_forward(run);
+  if (run.input.trains && ends_model && is_last_tile(op)) finish_forward(run);
 }
 
 void BlockRunner::recompute(const Op& op, MicroBatchRun& run) {
-  if (kept_inputs_.has(op.block, op.micro_batch))
+  if (op.tile == 0 && kept_inputs_.has(op.block, op.micro_batch))
     run.values = kept_inputs_.take(op.block, op.micro_batch);
   run_block(op, run, true);
-  if (!run.kept_nothing.contains(op.block + 1)) run.values.clear();
+  if (is_last_tile(op) && !run.kept_nothing.contains(op.block + 1)) run.values.clear();
 }
 
 void BlockRunner::run_block(const Op& op, MicroBatchRun& run, bool saves) {
   Block& block = *blocks_[static_cast<std::size_t>(op.block)];
-  Kept kept;
-  for (const Tensor& value : run.values) kept.inputs.push_back(elements(value));
+  const std::pair key(op.block, op.micro_batch);
+  if (op.tile == 0) kept_.insert_or_assign(key, Kept());
+  Kept& kept = kept_.at(key);
+  if (op.tile == 0)
+    for (const Tensor& value : run.values) kept.inputs.push_back(elements(value));
   BlockContext ctx = context(op, run);
   ctx.saves_ = saves;
   ctx.parameters_ = parameters_.acquire(op);
@@ -215,7 +227,7 @@ void BlockRunner::run_block(const Op& op, MicroBatchRun& run, bool saves) {
   if (run.values.empty())
     throw_invalid(concat("block '", block.name(), "' returned no values from forward"));
   parameters_.release(op);
-  if (saves) kept_.insert_or_assign({op.block, op.micro_batch}, std::move(kept));
+  if (!saves && is_last_tile(op)) kept_.erase(key);
 }
 
 void BlockRunner::finish_forward(MicroBatchRun& run) {
@@ -234,7 +246,7 @@ void BlockRunner::loss_gradient(MicroBatchRun& run) {
 }
 
 void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
-  if (begins_gradients(op.kind)) take_arrivals(op, run);
+  if (begins_gradients(op.kind) && is_last_tile(op)) take_arrivals(op, run);
   if (!std::exchange(run.in_backward, true))
     parameters_.begin_backward(op.micro_batch, run.input.last);
   Block& block = *blocks_[static_cast<std::size_t>(op.block)];
@@ -244,15 +256,18 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
   ctx.parameters_ = parameters_.acquire(op);
   ctx.wants_input_gradient_ = options_.stage.wants_input_gradient(op.block);
   const std::vector<GradientTarget> targets = parameters_.gradients(op);
-  kept.written.resize(targets.size());
-  kept.to_add.resize(targets.size());
-  ctx.written_ = std::move(kept.written);
+  kept.gradients.resize(static_cast<std::size_t>(tiles_[static_cast<std::size_t>(op.block)]));
+  TileGradients& gradients = kept.gradients[static_cast<std::size_t>(op.tile)];
+  gradients.written.resize(targets.size());
+  gradients.to_add.resize(targets.size());
+  ctx.written_ = std::move(gradients.written);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const GradientTarget& target = targets[i];
     View view = target.view;
     if (view.defined() && target.accumulate && !adds[i]) {
-      if (!kept.to_add[i].defined()) kept.to_add[i] = ctx.allocate(view.shape());
-      view = kept.to_add[i].view();
+      Tensor& to_add = gradients.to_add[i];
+      if (!to_add.defined()) to_add = ctx.allocate(view.shape());
+      view = to_add.view();
     }
     ctx.gradients_.push_back(view);
     ctx.trains_.push_back(target.trains);
@@ -262,27 +277,30 @@ void BlockRunner::backward(const Op& op, MicroBatchRun& run) {
     const BlockSpan span(compute_, options_.rank, op, options_.stage);
     if (begins_gradients(op.kind)) {
       run.gradients = block.backward_inputs(ctx, std::move(run.gradients), kept.saved);
-      if (ctx.wants_input_gradient_) require_gradients(block, run.gradients, kept.inputs);
+      if (ctx.wants_input_gradient_ && op.tile == 0)
+        require_gradients(block, run.gradients, kept.inputs);
     }
     if (ends_gradients(op.kind)) block.backward_weights(ctx, kept.saved);
   }
-  kept.written = std::move(ctx.written_);
-  if (ends_gradients(op.kind)) finish_gradients(ctx, targets, kept);
+  gradients.written = std::move(ctx.written_);
+  if (ends_gradients(op.kind)) finish_gradients(ctx, targets, gradients);
+  if (ends_gradients(op.kind) && op.tile == 0) kept.saved = Saved();
   parameters_.release(op);
-  if (ends_gradients(op.kind)) forget(op);
+  if (ends_gradients(op.kind) && op.tile == 0) forget(op);
 }
 
 /// Gradients that the block did not write are zero, and second ones of tied parameters are added.
 void BlockRunner::finish_gradients(const BlockContext& context,
-                                   const std::vector<GradientTarget>& targets, Kept& kept) {
+                                   const std::vector<GradientTarget>& targets,
+                                   TileGradients& gradients) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!kept.written[i] && context.gradients_[i].defined() && !context.accumulate_[i])
+    if (!gradients.written[i] && context.gradients_[i].defined() && !context.accumulate_[i])
       device_.fill_zero(compute_, context.gradients_[i]);
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (kept.to_add[i].defined()) kernels::add(compute_, kept.to_add[i], targets[i].view);
+    if (gradients.to_add[i].defined()) kernels::add(compute_, gradients.to_add[i], targets[i].view);
   }
-  kept.saved = Saved();
+  gradients = TileGradients();
 }
 
 /// The micro-batch ends with its last backward, or when what that gave has been sent.

@@ -79,11 +79,14 @@ class BlockRunner {
     int to_come = 0;             ///< Blocks whose forward ran and whose backward did not.
     bool in_backward = false;
   };
+  struct TileGradients {
+    std::vector<bool> written;   ///< That the block has taken to write.
+    std::vector<Tensor> to_add;  ///< Second gradients of tied parameters, by parameter.
+  };
   struct Kept {
     std::vector<std::int64_t> inputs;  ///< Elements of each; undefined ones have none.
     Saved saved;
-    std::vector<bool> written;   ///< Gradients that the block has taken to write.
-    std::vector<Tensor> to_add;  ///< Second gradients of tied parameters, by parameter.
+    std::vector<TileGradients> gradients;  ///< By tile.
   };
 
   BlockContext context(const Op& op, const MicroBatchRun& run) const;
@@ -100,7 +103,7 @@ class BlockRunner {
   void loss_gradient(MicroBatchRun& run);
   void backward(const Op& op, MicroBatchRun& run);
   void finish_gradients(const BlockContext& context, const std::vector<GradientTarget>& targets,
-                        Kept& kept);
+                        TileGradients& gradients);
   void forget(const Op& op);
   bool gives_back(const Op& op) const;
   void end_if_over(int micro_batch);
@@ -110,7 +113,12 @@ class BlockRunner {
   Device& device_;
   Stream& compute_;
   RunnerOptions options_;
+  bool is_last_tile(const Op& op) const {
+    return op.tile + 1 == tiles_[static_cast<std::size_t>(op.block)];
+  }
+
   std::vector<std::vector<bool>> adds_gradient_;  ///< By block and parameter.
+  std::vector<int> tiles_;                        ///< By block.
   std::map<int, MicroBatchRun> running_;
   std::map<std::pair<int, int>, Kept> kept_;  ///< By block and micro-batch.
   KeptInputs kept_inputs_;

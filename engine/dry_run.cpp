@@ -6,6 +6,7 @@
 
 #include "zero3d/device/device.h"
 #include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/tiling.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 
 namespace zero3d {
@@ -22,8 +23,12 @@ DryParameters::DryParameters(const ParamLayout& layout, DType dtype, Device& dev
 
 std::vector<ConstView> DryParameters::acquire(const Op& op) {
   std::vector<ConstView> views;
-  for (int index : layout_.block_parameters(op.block))
-    views.push_back(values_[static_cast<std::size_t>(index)]);
+  const int part = layout_.part(op.block, op.tile);
+  for (int index : layout_.block_parameters(op.block)) {
+    views.push_back(layout_.parameter(index).used_in(part)
+                        ? values_[static_cast<std::size_t>(index)].view()
+                        : ConstView());
+  }
   return views;
 }
 
@@ -69,7 +74,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   run(step);
   run(step);  // now beside what the step before left
   input.trains = false;
-  run(plan_evaluation(stage));
+  run(with_tiles(plan_evaluation(stage), layout.tiles()));
   if (stage.ends_model()) runner.take_outputs(0);
   return {device->memory().use().peak - fixed, host->memory().use().peak};
 }

@@ -11,21 +11,10 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/memory_fit.h"
 
 namespace zero3d {
 namespace {
-
-std::vector<std::vector<ParameterSpec>> declared_parameters(const Module& module,
-                                                            const EngineOptions& options) {
-  std::vector<std::vector<ParameterSpec>> blocks;
-  for (const auto& block : module.blocks()) {
-    blocks.push_back(block->parameters());
-    if (!options.adjust) continue;
-    for (ParameterSpec& spec : blocks.back()) options.adjust(spec);
-  }
-  if (blocks.empty()) throw_invalid("the module has no blocks: nothing to train");
-  return blocks;
-}
 
 /// The operations before the first of backward.
 std::span<const Op> forward_part(std::span<const Op> ops) {
@@ -61,6 +50,15 @@ std::string first_difference(std::string_view mine, std::string_view other) {
                 begin < other.size() ? item(other, begin) : "nothing more");
 }
 
+/// Where the block works in tiles.
+std::string describe_tile(const ParameterSpec& spec) {
+  std::string text;
+  if (spec.tile != kEveryTile) text += concat(" in tile ", spec.tile);
+  if (!spec.piece.whole())
+    text += concat(" at ", spec.piece.first, "+", spec.piece.count, " of dim ", spec.piece.dim);
+  return text;
+}
+
 /// All ranks must have the same settings and have declared the same whole model, or they would
 /// wait for each other in different places.
 void require_same_start(const TrainSettings& settings,
@@ -70,7 +68,8 @@ void require_same_start(const TrainSettings& settings,
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     for (const ParameterSpec& spec : blocks[block]) {
       model += concat("; block ", block, " has ", spec.name, " ", to_string(spec.shape),
-                      spec.frozen ? " frozen" : "", spec.decay ? "" : " without decay");
+                      spec.frozen ? " frozen" : "", spec.decay ? "" : " without decay",
+                      describe_tile(spec));
     }
   }
   const std::vector<std::string> all = world.exchange(concat(describe(settings), "\n", model));
@@ -118,7 +117,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
-  for (const auto& block : module.blocks()) options_.block_names.push_back(block->name());
+  options_.block_names = names_of_blocks(module);
   model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
     throw ConfigError("", "a step that is run as a whole needs managed accumulation");
@@ -169,16 +168,8 @@ TensorParallel Engine::tensor_parallel() const {
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
-  const ZeroPlan& plan = model_->plan();
-  MemoryEstimate estimate = model_->memory();
-  estimate[Tier::device][Category::gathered_parameters] +=
-      bytes_of(model_->passes().arena_elements(), plan.dtype());
-  const ActivationBytes activations = activation_bytes(batch, sequence);
-  estimate[Tier::device][Category::activations] = activations.device;
-  estimate[Tier::pinned][Category::activations] = activations.pinned;
-  estimate[Tier::pinned][Category::batches] =  // tokens or targets, on their way to the device
-      bytes_of(batch * sequence, DType::i32);
-  return estimate;
+  return with_passes(model_->memory(), model_->plan(), model_->passes(),
+                     activation_bytes(batch, sequence), batch, sequence);
 }
 
 /// Kept inputs beside what the plan has of host memory.

@@ -92,7 +92,7 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
     const ConstView logits = outputs[0].view();
     const std::int64_t vocabulary = logits.shape().last();
     last.resize(static_cast<std::size_t>(vocabulary));
-    const Readback copy(model_->compute(), logits.flat((length - 1) * vocabulary, vocabulary));
+    const Readback copy(model_->compute(), logits.flat(logits.numel() - vocabulary, vocabulary));
     const ConstView row = copy.wait();
     convert_elements(row.dtype(), row.data(), DType::f32, reinterpret_cast<std::byte*>(last.data()),
                      last.size());
@@ -128,10 +128,9 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     return false;
   }
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
-  const ParamLayout& layout = model_->plan().model_layout();
   std::vector<TensorDeclaration> tensors;
-  for (const LayoutParameter& parameter : layout.parameters())
-    tensors.push_back({parameter.spec.name, parameter.spec.shape, model_->plan().dtype()});
+  for (const ParameterSpec& spec : model_->plan().model_layout().whole_parameters())
+    tensors.push_back({spec.name, spec.shape, model_->plan().dtype()});
   fail_together(mesh_.world(), [&] {
     std::unique_ptr<SafetensorsWriter> writer;
     if (mesh_.leads()) {

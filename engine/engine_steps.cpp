@@ -6,17 +6,15 @@
 #include "zero3d/core/text.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/engine.h"
+#include "zero3d/engine/memory_fit.h"
 
 namespace zero3d {
 
 /// Of a model that is in one piece: none.
 const Borders& Engine::borders(const Shape& shape) const {
   const auto [entry, made] = borders_.try_emplace({shape[0], shape[1]});
-  const ZeroPlan& plan = model_->plan();
-  if (made && plan.pipeline.whole) {
-    entry->second = infer_borders(module_, *plan.pipeline.whole, plan.pipeline.borders(),
-                                  plan.dtype(), tensor_parallel().without_links(), shape[0], shape[1]);
-  }
+  if (made)
+    entry->second = borders_of(module_, model_->plan(), tensor_parallel(), shape[0], shape[1]);
   return entry->second;
 }
 

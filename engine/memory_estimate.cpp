@@ -96,7 +96,8 @@ void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t hos
   };
   require({Tier::device}, device_budget, "device",
           "offload (offload_optimizer, and offload_param at stage 3), recomputation (--recompute), "
-          "a higher ZeRO stage, more ranks or a smaller micro-batch");
+          "a higher ZeRO stage, more ranks, more tiles (linear_tiles and head_tiles of the section "
+          "zero3d) or a smaller micro-batch");
   require(kHostTiers, host_budget, "host",
           "offload to nvme instead of cpu, with nvme a smaller buffer_count, buffer_size, "
           "max_in_cpu or sub_group_size, a higher ZeRO stage over more ranks or a smaller "

@@ -19,6 +19,11 @@ void BlockContext::throw_undeclared(std::size_t index) const {
                        parameters_.size(), ", counted from 0; declare it in parameters()"));
 }
 
+void BlockContext::throw_other_tile(std::size_t index) const {
+  throw_invalid(concat(named(block_), " asks in tile ", tile_, " for parameter ", index,
+                       ", which belongs to another; declare it for this tile, or for all"));
+}
+
 void BlockContext::throw_not_backward(std::size_t index) const {
   throw_invalid(concat(named(block_), " asks in forward about the gradient of parameter ", index,
                        "; gradients are there in backward_inputs and backward_weights only"));

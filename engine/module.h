@@ -46,6 +46,19 @@ enum class SharedGradient {
   of_rows    ///< The same of rows where the sequence is split (TensorParallel), else all of it.
 };
 
+/// What a block that works tile by tile declares of a parameter: positions [first, first + count)
+/// of `dim`. The pieces of a parameter cover it, and blocks that share it cut it alike.
+struct ParameterPiece {
+  int dim = -1;  ///< None: all of it.
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool whole() const { return dim < 0; }
+  friend bool operator==(const ParameterPiece&, const ParameterPiece&) = default;
+};
+
+/// A parameter that is there in every tile of its block.
+inline constexpr int kEveryTile = -1;
+
 struct ParameterSpec {
   std::string name;  ///< As exported: "transformer.h.0.attn.c_attn.weight". Two blocks that name
                      ///< the same one share it (tied), and declare it alike but for how each
@@ -62,6 +75,15 @@ struct ParameterSpec {
   /// backward_inputs does not write its gradient. Where a schedule puts other work between the two
   /// halves of backward, no memory is kept for it meanwhile.
   bool gradient_in_weights = false;
+  ParameterPiece piece;   ///< Of it; each piece is gathered, reduced and updated by itself.
+  int tile = kEveryTile;  ///< Of the block: the only one that uses it.
+
+  /// Elements of what is declared: of the piece, or of all of it.
+  std::int64_t declared_numel() const {
+    Shape declared = shape;
+    if (!piece.whole() && piece.dim < shape.rank()) declared[piece.dim] = piece.count;
+    return declared.numel();
+  }
 };
 
 using Values = std::vector<Tensor>;
@@ -92,6 +114,8 @@ class BlockContext {
   /// Names random numbers: key.sample is the global index of this micro-batch's first row; set
   /// key.layer per site.
   const RandomKey& random() const { return random_; }
+  /// Which tile of the block runs; 0 in a block that has one.
+  int tile() const { return tile_; }
 
   /// The ranks that share this block's layers. A block that has no part in that works on what they
   /// all hold alike, and declares no split.
@@ -119,9 +143,11 @@ class BlockContext {
   Tensor allocate(const Shape& shape) const { return allocate(dtype_, shape); }
 
   /// The i-th declared parameter in dtype(), not sharded: of its declared shape, or what tensor
-  /// parallelism leaves of that here, padded (Placement::stored).
+  /// parallelism leaves of that here, padded (Placement::stored), or of its piece. One of another
+  /// tile is not there: Error(kInvalid).
   ConstView parameter(std::size_t index) const {
     require_declared(index);
+    if (!parameters_[index].defined()) throw_other_tile(index);
     return parameters_[index];
   }
   /// Whether the i-th parameter has a gradient, to ask before the work for it is done; false when
@@ -162,6 +188,7 @@ class BlockContext {
   Tensor leave(Tensor y, Tensor mine) const;
   // Error(kInvalid), by the block's name.
   [[noreturn]] void throw_undeclared(std::size_t index) const;
+  [[noreturn]] void throw_other_tile(std::size_t index) const;
   [[noreturn]] void throw_not_backward(std::size_t index) const;
   [[noreturn]] void throw_early(std::size_t index) const;
 
@@ -174,6 +201,7 @@ class BlockContext {
   bool wants_input_gradient_ = true;
   bool dry_run_ = false;
   TensorParallel tp_;
+  int tile_ = 0;
   RandomKey random_;
   std::vector<ConstView> parameters_;
   std::vector<View> gradients_;
@@ -185,6 +213,12 @@ class BlockContext {
 /// forward and backward allocate and enqueue; they never look at values on the host. The engine
 /// relies on it: before the first step it runs the blocks once on a device that only counts
 /// (context.is_dry_run()), and plans memory by what they allocate there.
+///
+/// A block whose parameters name tiles runs in as many: forward is called for one after the other,
+/// the backward calls from the last to the first, each with the parameters of its tile alone on the
+/// device. `saved` is one for all of them, there in every pass until its last tile is done; what is
+/// said of inputs, outputs and their gradients holds for the first and the last call, and between
+/// tiles a block passes what it likes.
 class Block {
  public:
   virtual ~Block() = default;
@@ -194,7 +228,7 @@ class Block {
   /// Any number of tensors of any dtype in and out; what a block does not use it passes through
   /// (moves). The first block gets {tokens i32 [B, T], targets i32 [B, T]} (targets undefined in
   /// generation); the last gives {loss fp32 [2] = (sum, count)} when it got targets, else {logits
-  /// [B*T, V]}.
+  /// [B*T, V]}, or [B, V] of the last token of each sequence.
   virtual Values forward(BlockContext& context, Values inputs, Saved& saved) = 0;
   /// Gradients of the inputs, one for each, from gradients of the outputs (the last block's is fp32
   /// [1]: of the mean loss). Undefined tensors stand for inputs without one; where

@@ -10,7 +10,8 @@
 namespace zero3d {
 
 struct GradientTarget {
-  View view;  ///< In the parameter's shape and dtype; undefined when there is nothing to write now.
+  View view;  ///< In the parameter's shape and dtype; undefined when there is nothing to write now,
+              ///< or in this tile.
   bool trains = false;      ///< The parameter is not frozen.
   bool accumulate = false;  ///< It is tied and was written before: add to it.
 };
@@ -19,7 +20,8 @@ struct GradientTarget {
 class ParameterAccess {
  public:
   virtual ~ParameterAccess() = default;
-  /// Views of the block's parameters in declared order, whole, for work on the compute stream.
+  /// Views of the block's parameters in declared order, whole, for work on the compute stream;
+  /// undefined ones for those of other tiles.
   virtual std::vector<ConstView> acquire(const Op& op) = 0;
   /// Before the first gradients of a micro-batch; `last` ends the accumulation window.
   virtual void begin_backward(int micro_batch, bool last) = 0;

@@ -139,9 +139,14 @@ void ShardedModel::add_activations(std::int64_t bytes) {
 }
 
 void ShardedModel::require_block(const Op& op) const {
-  if (op.block >= 0 && op.block < plan_.layout.block_count()) return;
-  throw_invalid(
-      concat("block ", op.block, " of a model with blocks 0 to ", plan_.layout.block_count() - 1));
+  if (op.block < 0 || op.block >= plan_.layout.block_count()) {
+    throw_invalid(concat("block ", op.block, " of a model with blocks 0 to ",
+                         plan_.layout.block_count() - 1));
+  }
+  if (op.tile < 0 || op.tile >= plan_.layout.tiles(op.block)) {
+    throw_invalid(concat("tile ", op.tile, " of block ", op.block, ", which has tiles 0 to ",
+                         plan_.layout.tiles(op.block) - 1));
+  }
 }
 
 /// `bytes` are asked for after all: they join the plan, and gathers get what is left beside them.
@@ -215,10 +220,11 @@ std::vector<GradientTarget> ShardedModel::gradients(const Op& op) {
 void ShardedModel::release(const Op& op) {
   require_block(op);
   if (ends_gradients(op.kind)) {
-    const std::vector<int>& units = plan_.layout.block_units(op.block);
+    const int part = plan_.layout.part(op.block, op.tile);
+    const std::vector<int>& units = plan_.layout.part_units(part);
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
       const Unit& entry = plan_.layout.unit(*unit);
-      if (!entry.frozen && entry.blocks.front() == op.block) reducer_->ready(*unit, op.micro_batch);
+      if (!entry.frozen && entry.parts.front() == part) reducer_->ready(*unit, op.micro_batch);
     }
   }
   store_->release(op);

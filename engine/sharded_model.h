@@ -192,14 +192,20 @@ class ShardedModel final : public ParameterAccess {
   int at_this_stage(int rank) const;
   void with_global(const LayoutParameter& parameter, const View& stored,
                    const std::function<void(const ConstView&)>& use);
+  Tensor global_copy(const ParameterSpec& spec);
+  Tensor gather_pieces(const std::vector<int>& pieces);
+  void edit_pieces(const std::vector<int>& pieces, int writer, int source,
+                   const std::function<void(const ParameterSpec&, View)>& edit);
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
   bool may_update_early() const;
   StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
   void skip(const StepReport& report, const StepOutcome& outcome);
-  Tensor join_parts(const LayoutParameter& parameter, const ConstView& stored);
+  void join_parts(const LayoutParameter& parameter, const ConstView& stored, const View& global);
   void broadcast_host(const View& values, Communicator& group, int root);
+  void edit_global(const ParameterSpec& spec, const View& global, int writer,
+                   const std::function<void(const ParameterSpec&, View)>& edit);
   void edit_parameter(const LayoutParameter& parameter, const View& stored, int writer,
                       const std::function<void(const ParameterSpec&, View)>& edit);
 

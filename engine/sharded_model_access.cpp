@@ -26,14 +26,14 @@ void tell_stages(Communicator& stages, const View& value, bool has) {
 
 }  // namespace
 
-/// `stored`, in host memory: this rank's part of a parameter that is cut. Collective over the
-/// tensor-parallel ranks: every one gets the global tensor.
-Tensor ShardedModel::join_parts(const LayoutParameter& parameter, const ConstView& stored) {
+/// `stored`, in host memory, is this rank's part of a parameter, or of a piece of one. Collective
+/// over the tensor-parallel ranks: on every one `global` gets what all of them have of it.
+void ShardedModel::join_parts(const LayoutParameter& parameter, const ConstView& stored,
+                              const View& global) {
   Communicator& tensor = mesh_.group(Axis::tp);
-  TrackingResource& host = device_.memory(Tier::pageable);
-  Tensor global(host, kNoStream, stored.dtype(), parameter.placement.global,
-                Category::gathered_parameters);
-  Tensor other(host, kNoStream, stored.dtype(), stored.shape(), Category::gathered_parameters);
+  if (tensor.size() == 1) return copy_to_global(parameter.placement, stored, global);
+  const Tensor other(device_.memory(Tier::pageable), kNoStream, stored.dtype(), stored.shape(),
+                     Category::gathered_parameters);
   for (int rank = 0; rank < tensor.size(); rank += parameter.placement.holders) {
     const bool mine = rank == tensor.rank();
     if (mine) std::memcpy(other.view().data(), stored.data(), stored.bytes());
@@ -42,7 +42,12 @@ Tensor ShardedModel::join_parts(const LayoutParameter& parameter, const ConstVie
     options.tensor_parallel_rank = rank;
     copy_to_global(place_parameter(parameter.spec, options), other, global);
   }
-  return global;
+}
+
+/// Host memory for a whole parameter.
+Tensor ShardedModel::global_copy(const ParameterSpec& spec) {
+  return Tensor(device_.memory(Tier::pageable), kNoStream, plan_.dtype(), spec.shape,
+                Category::gathered_parameters);
 }
 
 /// Host memory of `root` to all of `group`, by way of the device.
@@ -71,23 +76,43 @@ void ShardedModel::broadcast_host(const View& values, Communicator& group, int r
 void ShardedModel::with_global(const LayoutParameter& parameter, const View& stored,
                                const std::function<void(const ConstView&)>& use) {
   if (parameter.placement.whole()) return use(stored.reshaped(parameter.placement.global));
-  const Tensor global = join_parts(parameter, stored);
+  const Tensor global = global_copy(parameter.spec);
+  join_parts(parameter, stored, global.view());
   use(global.view());
+}
+
+/// A parameter that is in pieces, piece by piece.
+Tensor ShardedModel::gather_pieces(const std::vector<int>& pieces) {
+  Tensor global = global_copy(plan_.layout.parameter(pieces.front()).spec);
+  for (const int piece : pieces) {
+    const LayoutParameter& p = plan_.layout.parameter(piece);
+    store_->with_whole(p.unit, [&](View whole) { join_parts(p, p.view_in(whole), global.view()); });
+  }
+  return global;
 }
 
 void ShardedModel::for_each_parameter(
     const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
   require_made();
   if (plan_.pipeline.whole) return for_each_of_all_stages(use);
-  const std::vector<LayoutParameter>& parameters = plan_.layout.parameters();
-  auto next = parameters.begin();
-  while (next != parameters.end()) {
-    const int unit = next->unit;  // made anew for each run of its parameters: units may interleave
+  const ParamLayout& layout = plan_.layout;
+  const std::vector<std::vector<int>>& wholes = layout.wholes();
+  const std::vector<ParameterSpec> specs = layout.whole_parameters();
+  for (std::size_t next = 0; next < wholes.size();) {
+    if (wholes[next].size() > 1) {
+      const Tensor global = gather_pieces(wholes[next]);
+      use(specs[next++], global.view());
+      continue;
+    }
+    const auto of = [&](std::size_t i) -> const LayoutParameter& {
+      return layout.parameter(wholes[i].front());
+    };
+    const int unit =
+        of(next).unit;  // made anew for each run of its parameters: they may interleave
     store_->with_whole(unit, [&](View whole) {
-      for (; next != parameters.end() && next->unit == unit; ++next) {
-        with_global(*next, next->view_in(whole),
-                    [&](const ConstView& global) { use(next->spec, global); });
-      }
+      for (; next < wholes.size() && wholes[next].size() == 1 && of(next).unit == unit; ++next)
+        with_global(of(next), of(next).view_in(whole),
+                    [&](const ConstView& global) { use(specs[next], global); });
     });
   }
 }
@@ -95,21 +120,25 @@ void ShardedModel::for_each_parameter(
 /// The stage that owns a parameter makes it whole, and tells the others.
 void ShardedModel::for_each_of_all_stages(
     const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
-  for (const LayoutParameter& global : plan_.pipeline.whole->parameters()) {
-    const Tensor value(device_.memory(Tier::pageable), kNoStream, plan_.dtype(), global.spec.shape,
-                       Category::gathered_parameters);
-    const int index = plan_.layout.find(global.spec.name);
+  for (const ParameterSpec& spec : plan_.pipeline.whole->whole_parameters()) {
+    const int index = plan_.layout.find(spec.name);
     const bool owns = index >= 0 && is_first_holder(plan_.layout.parameter(index));
-    if (owns) {
-      const LayoutParameter& here = plan_.layout.parameter(index);
-      store_->with_whole(here.unit, [&](View whole) {
-        with_global(here, here.view_in(whole), [&](const ConstView& as_global) {
-          std::memcpy(value.view().data(), as_global.data(), as_global.bytes());
+    Tensor value;
+    if (owns && plan_.layout.pieces_of(index).size() > 1) {
+      value = gather_pieces(plan_.layout.pieces_of(index));
+    } else {
+      value = global_copy(spec);
+      if (owns) {
+        const LayoutParameter& here = plan_.layout.parameter(index);
+        store_->with_whole(here.unit, [&](View whole) {
+          with_global(here, here.view_in(whole), [&](const ConstView& as_global) {
+            std::memcpy(value.view().data(), as_global.data(), as_global.bytes());
+          });
         });
-      });
+      }
     }
     tell_stages(mesh_.group(Axis::pp), value.view(), owns);
-    use(global.spec, value.view());
+    use(spec, value.view());
   }
 }
 
@@ -124,20 +153,47 @@ int ShardedModel::at_this_stage(int rank) const {
   return mesh_.topology().rank_of(place);
 }
 
-/// `stored`, whole units in host memory, takes what `edit` makes of the parameter on the rank of
-/// the world `writer`, among the tensor-parallel ranks that this one shares layers with.
-void ShardedModel::edit_parameter(const LayoutParameter& parameter, const View& stored, int writer,
-                                  const std::function<void(const ParameterSpec&, View)>& edit) {
-  const bool whole = parameter.placement.whole();
-  const Tensor joined = whole ? Tensor() : join_parts(parameter, stored);
-  const View global = whole ? stored.reshaped(parameter.placement.global) : joined.view();
-  edit(parameter.spec, global);
+/// `global` takes what `edit` makes of the parameter on the rank of the world `writer`, among the
+/// tensor-parallel ranks that this one shares layers with.
+void ShardedModel::edit_global(const ParameterSpec& spec, const View& global, int writer,
+                               const std::function<void(const ParameterSpec&, View)>& edit) {
+  edit(spec, global);
   Communicator& tensor = mesh_.group(Axis::tp);
   if (writer < 0 || tensor.size() == 1) return;
   const std::vector<int> ranks = mesh_.topology().group(Axis::tp, mesh_.world().rank());
   const auto found = std::find(ranks.begin(), ranks.end(), writer);
   if (found != ranks.end()) broadcast_host(global, tensor, static_cast<int>(found - ranks.begin()));
-  if (!whole) copy_from_global(parameter.placement, global, stored);
+}
+
+/// The same of a parameter that is one, `stored` in a whole unit in host memory.
+void ShardedModel::edit_parameter(const LayoutParameter& parameter, const View& stored, int writer,
+                                  const std::function<void(const ParameterSpec&, View)>& edit) {
+  if (parameter.placement.whole())
+    return edit_global(parameter.spec, stored.reshaped(parameter.placement.global), writer, edit);
+  const Tensor global = global_copy(parameter.spec);
+  join_parts(parameter, stored, global.view());
+  edit_global(parameter.spec, global.view(), writer, edit);
+  if (writer >= 0) copy_from_global(parameter.placement, global.view(), stored);
+}
+
+/// And of one that is in pieces, which are stored from the rank `source` of those that hold the
+/// same.
+void ShardedModel::edit_pieces(const std::vector<int>& pieces, int writer, int source,
+                               const std::function<void(const ParameterSpec&, View)>& edit) {
+  const Tensor global = gather_pieces(pieces);
+  ParameterSpec spec = plan_.layout.parameter(pieces.front()).spec;
+  spec.piece = {};
+  spec.tile = kEveryTile;
+  edit_global(spec, global.view(), writer, edit);
+  if (writer < 0) return;
+  for (const int piece : pieces) {
+    const LayoutParameter& p = plan_.layout.parameter(piece);
+    store_->with_whole(p.unit, [&](View whole) {
+      copy_from_global(p.placement, global.view(), p.view_in(whole));
+      store_->store_whole(p.unit, whole, mesh_.group(Axis::zero), source);
+    });
+    if (!p.spec.frozen) optimizer_->refresh_master(piece);
+  }
 }
 
 void ShardedModel::with_parameters(const std::vector<std::string>& names, int writer,
@@ -145,18 +201,26 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
   require_made();
   if (writer >= 0) writer = at_this_stage(writer);
   if (writer >= 0) flush_updates();
-  std::vector<std::vector<int>> wanted(plan_.layout.units().size());
+  const ParamLayout& layout = plan_.layout;
   for (const std::string& name : names) {
-    const int index = plan_.layout.find(name);
     const bool elsewhere = plan_.pipeline.whole && plan_.pipeline.whole->find(name) >= 0;
-    if (index < 0 && elsewhere) continue;
-    if (index < 0) throw_invalid(concat("the model has no parameter named ", name));
-    wanted[static_cast<std::size_t>(plan_.layout.parameter(index).unit)].push_back(index);
+    if (layout.find(name) < 0 && !elsewhere)
+      throw_invalid(concat("the model has no parameter named ", name));
   }
   int source = 0;  // the writer's place among those that hold the same: its tp ranks have the same
   if (writer >= 0) {
     const std::vector<int> ranks = mesh_.topology().group(Axis::zero, writer);
     source = static_cast<int>(std::find(ranks.begin(), ranks.end(), writer) - ranks.begin());
+  }
+  std::vector<std::vector<int>> wanted(layout.units().size());
+  for (const std::string& name : names) {
+    const int index = layout.find(name);
+    if (index < 0) continue;
+    if (layout.pieces_of(index).size() > 1) {
+      edit_pieces(layout.pieces_of(index), writer, source, edit);
+    } else {
+      wanted[static_cast<std::size_t>(layout.parameter(index).unit)].push_back(index);
+    }
   }
   for (int unit = 0; unit < plan_.layout.unit_count(); ++unit) {
     const std::vector<int>& parameters = wanted[static_cast<std::size_t>(unit)];

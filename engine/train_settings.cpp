@@ -200,6 +200,8 @@ std::string describe(const TrainSettings& settings) {
   out.add("recomputed groups", settings.recomputation.groups);
   add(out, settings.offload);
   add(out, settings.delayed_updates);
+  out.add("tiles of a linear layer", settings.tiles.linear);
+  out.add("tiles of the head", settings.tiles.head);
   out.add("optimizer", settings.optimizer.type);
   out.add("optimizer", settings.optimizer.params);
   out.add("offloaded optimizer", settings.optimizer.offloaded);
@@ -231,6 +233,8 @@ void require_in_range(const TrainSettings& settings) {
   in_range("optimizer_tile", settings.optimizer_tile, 0, kMost);
   in_range("recomputation.interval", settings.recomputation.interval, 0, kMost);
   in_range("recomputation.groups", settings.recomputation.groups, 0, kMost);
+  in_range("tiles.linear", settings.tiles.linear, 0, kMost);
+  in_range("tiles.head", settings.tiles.head, 0, kMost);
   const ShardingSettings& sharding = settings.sharding;
   in_range("sharding.ranks", sharding.ranks, 0, kMost);
   in_range("sharding.secondary_ranks", sharding.secondary_ranks, 1, kMost);

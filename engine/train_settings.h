@@ -62,6 +62,14 @@ struct PrecisionSettings {
   std::optional<LossScalerOptions> loss_scale;
 };
 
+/// Into how many tiles a module that can cut its layers is to cut them. Whoever builds the module
+/// follows it (models/build.h); the engine runs the tiles that it finds.
+struct TileSettings {
+  int linear = 0;  ///< Each linear layer; 1: none is cut; 0: as the memory budget asks.
+  int head = 0;    ///< The token table and the head with its logits.
+  friend bool operator==(const TileSettings&, const TileSettings&) = default;
+};
+
 /// What becomes of a checkpoint that ranks save under different tags.
 enum class TagValidation {
   ignore,  ///< The first rank's tag goes for all.
@@ -97,6 +105,7 @@ struct TrainSettings {
   RecomputationSettings recomputation;
   OffloadSettings offload;
   DelayedUpdateSettings delayed_updates;  ///< Of an optimizer that is offloaded to host memory.
+  TileSettings tiles;
   OptimizerChoice optimizer;
   ScheduleChoice schedule;  ///< Without a type: the optimizer's own rate throughout.
   std::int64_t optimizer_tile = 1'000'000'000;  ///< Updated at a time.

@@ -7,6 +7,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/engine/pipeline/timeline.h"
+#include "zero3d/engine/tiling.h"
 #include "zero3d/offload/offload_store.h"
 #include "zero3d/optim/adam.h"
 
@@ -62,7 +63,7 @@ std::vector<PartitionBlock> blocks_to_deal(const BlockParameters& blocks,
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     PartitionBlock& block = result.emplace_back();
     block.name = i < options.block_names.size() ? options.block_names[i] : std::to_string(i);
-    for (const ParameterSpec& spec : blocks[i]) block.parameters += spec.shape.numel();
+    for (const ParameterSpec& spec : blocks[i]) block.parameters += spec.declared_numel();
   }
   return result;
 }
@@ -224,15 +225,16 @@ void plan_delayed_memory(const OptimizerSetup& setup, ZeroPlan& plan) {
       total_bytes(DelayedUpdates::plan_pending(delayed, states));
 }
 
-/// Where exports put together what tensor parallelism cuts, and hear of what other stages hold.
+/// Where exports put together what tensor parallelism and tiles cut, and hear of what other stages
+/// hold.
 void plan_joined_parts(ZeroPlan& plan) {
   std::int64_t largest = 0, passing = 0;
   for (const LayoutParameter& parameter : plan.layout.parameters()) {
     const std::int64_t part = parameter.numel();
-    if (plan.layout.placement().tensor_parallel_size == 1) continue;
-    passing = std::max(passing, std::min(part, ZeroPlan::kPassingElements));
+    const bool shared = plan.layout.placement().tensor_parallel_size > 1;
+    if (shared) passing = std::max(passing, std::min(part, ZeroPlan::kPassingElements));
     if (!parameter.placement.whole())
-      largest = std::max(largest, part + parameter.spec.shape.numel());
+      largest = std::max(largest, (shared ? part : 0) + parameter.spec.shape.numel());
   }
   std::int64_t told = 0;
   if (plan.pipeline.whole)
@@ -270,6 +272,21 @@ std::vector<Op> training_ops(const PipelinePlan& pipeline, const StageBlocks& st
   return with_recomputation(ops, stage, settings.recomputation, on_host);
 }
 
+/// Rules that take whole matrices cannot have pieces of them.
+void refuse_pieces(const ParamLayout& layout, const OptimizerSetup& setup) {
+  for (const LayoutParameter& parameter : layout.parameters()) {
+    const ParameterSpec& spec = parameter.spec;
+    if (spec.piece.whole() || spec.frozen ||
+        setup.rule(parameter.group).needs() != RuleNeeds::whole_matrices)
+      continue;
+    throw ConfigError("", concat("the optimizer takes ", spec.name,
+                                 " as a whole matrix, and its layer is cut into tiles; set "
+                                 "linear_tiles and head_tiles of the section zero3d to 1, or "
+                                 "choose an optimizer that works by "
+                                 "elements"));
+  }
+}
+
 }  // namespace
 
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
@@ -294,13 +311,15 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
   ZeroPlan plan{.groups = groups,
                 .pipeline = std::move(pipeline),
                 .layout = ParamLayout(whole ? blocks : blocks_of(here, blocks), layout)};
+  refuse_pieces(plan.layout, setup);
   for (const Unit& unit : plan.layout.units())
     if (unit.sums_holders && !unit.frozen) plan.groups.holders.insert(unit.holders);
   plan.stage = whole ? stage_of(plan.layout) : here;
   const StageBlocks model = whole ? plan.stage : stage_of(*plan.pipeline.whole);
   plan.pipeline.trains = model.backward_down_to < model.blocks;
-  plan.training = training_ops(plan.pipeline, plan.stage, settings, options);
-  plan.evaluation = plan_evaluation(plan.stage);
+  const std::vector<int> tiles = plan.layout.tiles();
+  plan.training = with_tiles(training_ops(plan.pipeline, plan.stage, settings, options), tiles);
+  plan.evaluation = with_tiles(plan_evaluation(plan.stage), tiles);
   std::vector<int> ends;
   for (const Chunk& chunk : plan.stage.all_chunks()) ends.push_back(chunk.end);
   plan.buckets = plan_buckets(
@@ -357,8 +376,9 @@ std::string ZeroPlan::precision_line() const {
 
 std::string ZeroPlan::recomputation_line() const {
   const auto count = [&](const auto& belongs) {
-    return std::count_if(training.begin(), training.end(),
-                         [&](const Op& op) { return op.micro_batch == 0 && belongs(op); });
+    return std::count_if(training.begin(), training.end(), [&](const Op& op) {
+      return op.micro_batch == 0 && op.tile == 0 && belongs(op);
+    });
   };
   const auto again = count([](const Op& op) { return op.kind == OpKind::recompute; });
   if (again == 0) return "";
@@ -383,7 +403,7 @@ std::string ZeroPlan::pipeline_line() const {
       append_item(blocks, " and ", begin, end - begin > 1 ? concat("-", end - 1) : "");
       for (int block = begin; block < end; ++block)
         for (const int index : pipeline.whole->block_parameters(block))
-          held += pipeline.whole->parameter(index).spec.shape.numel();
+          held += pipeline.whole->parameter(index).spec.declared_numel();
     }
     append_item(text, "; ", "stage ", place, " blocks ", blocks, ", ", format_count(held),
                 " parameters");

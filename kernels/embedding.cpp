@@ -7,7 +7,8 @@
 namespace zero3d::kernels {
 
 void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
-                       const ConstView& positions, const View& out, const VocabularyPart& part) {
+                       const ConstView& positions, const View& out, const VocabularyPart& part,
+                       OtherTokens others) {
   constexpr const char* kWhat = "embedding_forward";
   require_float(kWhat, "out", out);
   EmbeddingArgs args;
@@ -19,6 +20,7 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
   const std::int64_t stored = table.shape().rows();
   require_part(kWhat, part, stored);
   args.part = part;
+  args.others = others;
   require_elements(kWhat, "table", table, args.dtype, stored * args.width);
   if (positions.defined()) {
     const std::int64_t length = positions.shape().rows();

@@ -8,11 +8,11 @@
 namespace zero3d::kernels {
 
 /// out[r] = table[tokens[r]] (+ positions[r % seq] if defined). tokens i32 [B, T]; out [B*T, C]. A
-/// token outside the vocabulary fails the stream with Error(kInvalid) naming it. Where the table
-/// holds a part of the vocabulary, rows of other tokens are zero, positions or not, so that the sum
-/// over all parts is what one table gives.
+/// token outside the vocabulary fails the stream with Error(kInvalid) naming it. The table may hold
+/// a part of the vocabulary; `others`: what becomes of rows of other tokens, positions or not.
 void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
-                       const ConstView& positions, const View& out, const VocabularyPart& part);
+                       const ConstView& positions, const View& out, const VocabularyPart& part,
+                       OtherTokens others = OtherTokens::zero);
 inline void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
                               const ConstView& positions, const View& out) {
   embedding_forward(stream, tokens, table, positions, out,

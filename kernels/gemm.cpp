@@ -12,6 +12,15 @@ ConstMatrix matrix(const ConstView& view, std::int64_t columns) {
   return {view.data(), view.dtype(), columns};
 }
 
+/// `range` of a matrix of `width` columns, which it must lie in.
+ColumnRange within(const char* what, const char* name, ColumnRange range, std::int64_t width) {
+  if (range.count < 0) range.count = width - range.first;
+  require(range.first >= 0 && range.count >= 0 && range.first <= width - range.count, what,
+          "expected columns within the ", width, " of ", name, ", found ", range.first, " to ",
+          range.first + range.count);
+  return range;
+}
+
 std::string describe_operands(const Gemm& g) {
   return concat(describe("a", g.a), g.trans_a == Transpose::yes ? " (transposed)" : "", " and ",
                 describe("b", g.b), g.trans_b == Transpose::yes ? " (transposed)" : "");
@@ -24,15 +33,18 @@ GemmArgs checked(const Gemm& g) {
   require_float(g.what, "c", g.c);
   require_same_dtype(g.what, "a", g.a, "b", g.b);
   const Shape &a = g.a.shape(), &b = g.b.shape(), &c = g.c.shape();
+  const ColumnRange in_a = within(g.what, "a", g.a_columns, a.last());
+  const ColumnRange in_b = within(g.what, "b", g.b_columns, b.last());
+  const ColumnRange in_c = within(g.what, "c", g.c_columns, c.last());
   GemmArgs args;
   args.trans_a = g.trans_a == Transpose::yes;
   args.trans_b = g.trans_b == Transpose::yes;
-  args.m = args.trans_a ? a.last() : a.rows();
-  args.k = args.trans_a ? a.rows() : a.last();
-  args.n = args.trans_b ? b.rows() : b.last();
-  if ((args.trans_b ? b.last() : b.rows()) != args.k)
+  args.m = args.trans_a ? in_a.count : a.rows();
+  args.k = args.trans_a ? a.rows() : in_a.count;
+  args.n = args.trans_b ? b.rows() : in_b.count;
+  if ((args.trans_b ? in_b.count : b.rows()) != args.k)
     throw_invalid(concat(g.what, ": expected matrices with one k, but ", describe_operands(g)));
-  if (c.rows() != args.m || c.last() != args.n)
+  if (c.rows() != args.m || in_c.count != args.n)
     throw_invalid(concat(g.what, ": expected c to be [", args.m, ", ", args.n, "], but ",
                          describe("c", g.c), " and ", describe_operands(g)));
   if (g.bias.defined()) require_float_elements(g.what, "bias", g.bias, args.n);
@@ -43,8 +55,12 @@ GemmArgs checked(const Gemm& g) {
   args.a = matrix(g.a, a.last());
   args.b = matrix(g.b, b.last());
   args.bias = matrix(g.bias, args.n);
-  args.residual = matrix(g.residual, args.n);
-  args.c = {g.c.data(), g.c.dtype(), args.n};
+  args.residual = matrix(g.residual, c.last());
+  args.c = {g.c.data(), g.c.dtype(), c.last()};
+  args.a.data = args.a.at(0, in_a.first);
+  args.b.data = args.b.at(0, in_b.first);
+  args.c.data = args.c.at(0, in_c.first);
+  if (g.residual.defined()) args.residual.data = args.residual.at(0, in_c.first);
   args.accumulate = g.accumulate;
   return args;
 }
@@ -56,15 +72,18 @@ void gemm(Stream& stream, const Gemm& g) {
            {.cpu = cpu::gemm}, checked(g));
 }
 
-void column_sums(Stream& stream, const ConstView& x, const View& out, bool accumulate) {
+void column_sums(Stream& stream, const ConstView& x, const View& out, bool accumulate,
+                 ColumnRange columns) {
   require_float("column_sums", "x", x);
   const Shape& shape = x.shape();
+  const auto [first, count] = within("column_sums", "x", columns, shape.last());
   require_float("column_sums", "out", out);
-  if (out.numel() != shape.last())
-    throw_invalid(concat("column_sums: expected one sum per column, but ", describe("x", x),
-                         " and ", describe("out", out)));
-  const ColumnSumsArgs args{
-      matrix(x, shape.last()), shape.rows(), {out.data(), out.dtype(), shape.last()}, accumulate};
+  if (out.numel() != count)
+    throw_invalid(concat("column_sums: expected one sum for each of ", count, " columns, but ",
+                         describe("x", x), " and ", describe("out", out)));
+  ColumnSumsArgs args{
+      matrix(x, shape.last()), shape.rows(), {out.data(), out.dtype(), count}, accumulate};
+  args.x.data = args.x.at(0, first);
   dispatch(stream, "column_sums", {reads(x), writes(out)}, {.cpu = cpu::column_sums}, args);
 }
 

@@ -26,7 +26,7 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
 }
 
 void cross_entropy_statistics(Stream& stream, const ConstView& logits, const ConstView& targets,
-                              const VocabularyPart& part, const View& statistics) {
+                              const VocabularyPart& part, const View& statistics, Statistics how) {
   constexpr const char* kWhat = "cross_entropy_statistics";
   require_float(kWhat, "logits", logits);
   CrossEntropyPartArgs args;
@@ -39,6 +39,7 @@ void cross_entropy_statistics(Stream& stream, const ConstView& logits, const Con
   require_elements(kWhat, "statistics", statistics, DType::f32, 3 * args.rows);
   args.logits = logits.data();
   args.targets = targets.as<std::int32_t>();
+  args.continues = how == Statistics::go_on;
   args.statistics = statistics.as<float>();
   dispatch(stream, kWhat, {reads(logits), reads(targets), writes(statistics)},
            {.cpu = cpu::cross_entropy_statistics}, args);

@@ -18,9 +18,13 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
 /// The same in two halves, for logits [rows, columns] of a part of the vocabulary: what each part
 /// knows of its rows, fp32 [3, rows], and from that of all parts, fp32 [parts, 3, rows], the whole.
 /// Columns that are padding count for nothing. A target outside the whole vocabulary fails the
-/// stream.
+/// stream. Parts that go on join what is known from those before; where each begins at a
+/// multiple of 2,048 entries, the join of what the last one leaves is cross_entropy_forward, to
+/// the bit.
+enum class Statistics { begin, go_on };
 void cross_entropy_statistics(Stream& stream, const ConstView& logits, const ConstView& targets,
-                              const VocabularyPart& part, const View& statistics);
+                              const VocabularyPart& part, const View& statistics,
+                              Statistics how = Statistics::begin);
 void cross_entropy_join(Stream& stream, const ConstView& statistics, const ConstView& targets,
                         const View& lse, const View& loss);
 

@@ -22,4 +22,10 @@ struct VocabularyPart {
   bool holds(std::int64_t entry) const { return entry >= first && entry < first + count; }
 };
 
+/// What becomes of the rows of tokens that a part does not hold.
+enum class OtherTokens {
+  zero,  ///< The sum over all parts is what one table gives.
+  keep   ///< They are left alone: each part writes its own, one after the other.
+};
+
 }  // namespace zero3d::kernels

@@ -19,11 +19,17 @@ namespace {
 
 class LanguageModel final : public Module {
  public:
-  LanguageModel(ModelConfig config, std::vector<std::unique_ptr<Block>> blocks)
-      : config_(std::move(config)), blocks_(std::move(blocks)) {}
+  LanguageModel(ModelConfig config, const TileSettings& tiles,
+                std::vector<std::unique_ptr<Block>> blocks)
+      : config_(std::move(config)), tiles_(tiles), blocks_(std::move(blocks)) {}
   const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }
   std::vector<std::string> mesh_problems(const GridDegrees& degrees) const override {
-    return zero3d::mesh_problems(config_, degrees);
+    std::vector<std::string> problems = zero3d::mesh_problems(config_, degrees);
+    if (degrees.tp > 1 && (tiles_.linear > 1 || tiles_.head > 1))
+      problems.push_back(concat("its layers are cut into tiles (linear_tiles ", tiles_.linear,
+                                ", head_tiles ", tiles_.head, " of the section zero3d), and tp ",
+                                degrees.tp, " cuts them too: a layer is cut one way or the other"));
+    return problems;
   }
 
   void write_beside_weights(const std::string& folder, DType dtype) const override {
@@ -37,16 +43,18 @@ class LanguageModel final : public Module {
 
  private:
   const ModelConfig config_;
+  const TileSettings tiles_;
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Module> build_model(const ModelConfig& config) {
+std::unique_ptr<Module> build_model(const ModelConfig& config, const TileSettings& tiles) {
   validate(config);
-  return std::make_unique<LanguageModel>(config, config.family == ModelConfig::Family::gpt2
-                                                     ? make_gpt2_blocks(config)
-                                                     : make_llama_blocks(config));
+  return std::make_unique<LanguageModel>(config, tiles,
+                                         config.family == ModelConfig::Family::gpt2
+                                             ? make_gpt2_blocks(config, tiles)
+                                             : make_llama_blocks(config, tiles));
 }
 
 std::vector<ParameterSpec> list_parameters(const Module& module) {
@@ -56,6 +64,8 @@ std::vector<ParameterSpec> list_parameters(const Module& module) {
     for (ParameterSpec& spec : block->parameters()) {
       const auto [at, fresh] = seen.try_emplace(spec.name, unique.size());
       if (fresh) {
+        spec.piece = {};
+        spec.tile = kEveryTile;
         unique.push_back(std::move(spec));
       } else if (unique[at->second].shape != spec.shape) {
         throw_invalid(concat("parameter ", spec.name, " is declared as ",

@@ -74,30 +74,43 @@ Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& save
   const std::int64_t seq = tokens.shape()[1];
   const ConstView table = context.parameter(parts_.table);
   ConstView positions;
-  if (parts_.positions) {
-    positions = context.parameter(*parts_.positions);
-    if (seq > positions.shape()[0])
-      throw_invalid(concat("a sequence of ", seq, " tokens does not fit the model's ",
-                           positions.shape()[0], " positions (n_positions in config.json)"));
-  }
+  if (parts_.positions) positions = context.parameter(*parts_.positions);
+  parts_.require_positions(seq, positions);
   Tensor hidden = context.allocate({tokens.shape()[0], seq, table.shape()[1]});
   kernels::embedding_forward(context.stream(), tokens, table, positions, hidden,
                              part_of(context, table.shape()[0], parts_.vocabulary));
-  hidden = context.leave(std::move(hidden));
-  apply_scale(context, hidden);
-  if (parts_.dropout.active(context)) {
-    Tensor dropped = context.allocate(hidden.shape());
-    parts_.dropout.apply(context, hidden, {}, dropped);
-    hidden = std::move(dropped);
-  }
-  inputs[0] = std::move(hidden);
+  inputs[0] = parts_.finish(context, context.leave(std::move(hidden)));
   if (context.saves()) saved.tensors.push_back(std::move(tokens));
   return inputs;
 }
 
-void EmbeddingBlock::apply_scale(BlockContext& context, const View& x) const {
-  if (parts_.scale == 1.0f) return;
-  float factor = parts_.scale;
+void EmbeddingParts::require_positions(std::int64_t seq, const ConstView& rows) const {
+  if (rows.defined() && seq > rows.shape()[0])
+    throw_invalid(concat("a sequence of ", seq, " tokens does not fit the model's ",
+                         rows.shape()[0], " positions (n_positions in config.json)"));
+}
+
+Tensor EmbeddingParts::finish(BlockContext& context, Tensor hidden) const {
+  apply_scale(context, hidden);
+  if (!dropout.active(context)) return hidden;
+  Tensor dropped = context.allocate(hidden.shape());
+  dropout.apply(context, hidden, {}, dropped);
+  return dropped;
+}
+
+Tensor EmbeddingParts::finish_backward(BlockContext& context, Tensor dhidden) const {
+  if (dropout.active(context)) {
+    Tensor dropped = context.allocate(dhidden.shape());
+    dropout.apply(context, dhidden, {}, dropped);
+    dhidden = std::move(dropped);
+  }
+  apply_scale(context, dhidden);
+  return dhidden;
+}
+
+void EmbeddingParts::apply_scale(BlockContext& context, const View& x) const {
+  if (scale == 1.0f) return;
+  float factor = scale;
   if (context.dtype() == DType::bf16) factor = to_float(to_bf16(factor));
   if (context.dtype() == DType::f16) factor = to_float(to_f16(factor));
   kernels::scale(context.stream(), x, factor);
@@ -105,13 +118,7 @@ void EmbeddingBlock::apply_scale(BlockContext& context, const View& x) const {
 
 Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_gradients,
                                        Saved& saved) {
-  Tensor dhidden = std::move(output_gradients[0]);
-  if (parts_.dropout.active(context)) {
-    Tensor dropped = context.allocate(dhidden.shape());
-    parts_.dropout.apply(context, dhidden, {}, dropped);
-    dhidden = std::move(dropped);
-  }
-  apply_scale(context, dhidden);
+  Tensor dhidden = parts_.finish_backward(context, std::move(output_gradients[0]));
   dhidden = context.enter(std::move(dhidden));
   output_gradients[0].reset();
   saved.tensors.resize(kHiddenGradient);

@@ -18,6 +18,16 @@ struct EmbeddingParts {
   std::optional<std::int64_t> padding;   ///< A token whose row gets no gradient from here.
   float scale = 1.0f;  ///< Of the embeddings, rounded to the run's dtype first, as Gemma's is.
   Dropout dropout;
+
+  /// Throws Error(kInvalid) for a sequence longer than the table of positions.
+  void require_positions(std::int64_t seq, const ConstView& rows) const;
+  /// What follows the sum of the tables, in place or not.
+  Tensor finish(BlockContext& context, Tensor hidden) const;
+  /// The gradient of that sum.
+  Tensor finish_backward(BlockContext& context, Tensor dhidden) const;
+
+ private:
+  void apply_scale(BlockContext& context, const View& x) const;
 };
 
 /// {tokens [B, T], rest...} -> {hidden [B, T, C], rest...}.
@@ -32,8 +42,6 @@ class EmbeddingBlock final : public Block {
   void backward_weights(BlockContext& context, Saved& saved) override;
 
  private:
-  void apply_scale(BlockContext& context, const View& x) const;
-
   EmbeddingParts parts_;
 };
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "zero3d/core/text.h"
-#include "zero3d/models/end_blocks.h"
-#include "zero3d/models/transformer_block.h"
+#include "zero3d/models/tiled_block.h"
+#include "zero3d/models/tiled_end_blocks.h"
 
 namespace zero3d {
 namespace {
@@ -15,7 +15,7 @@ using Cut = LinearOptions::Cut;
 
 constexpr const char* kTokenTable = "transformer.wte.weight";
 
-std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
+std::unique_ptr<Block> make_embedding(const ModelConfig& config, const TileSettings& tiles) {
   const auto stddev = static_cast<float>(config.initializer_range);
   EmbeddingParts parts;
   parts.name = "embedding";
@@ -36,7 +36,7 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   positions.gradient_in_weights = true;
   parts.positions = parts.parameters.add(std::move(positions));
   parts.dropout = Dropout(config.embedding_dropout, 0, DropoutSite::embedding);
-  return std::make_unique<EmbeddingBlock>(std::move(parts));
+  return make_embedding_block(std::move(parts), tiles.head);
 }
 
 float attention_scale(const ModelConfig& config, std::int64_t layer) {
@@ -46,7 +46,8 @@ float attention_scale(const ModelConfig& config, std::int64_t layer) {
   return scale;
 }
 
-std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer) {
+std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
+                                  const TileSettings& tiles) {
   const std::int64_t block = layer + 1, c = config.hidden_size;
   const std::string prefix = concat("transformer.h.", layer, ".");
   const double stddev = config.initializer_range;
@@ -89,27 +90,28 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer)
   parts.mlp.output =
       declare_linear(list, linear("mlp.c_proj", wide, c, residual_stddev, Cut::inputs));
   parts.mlp.output_dropout = Dropout(config.residual_dropout, block, DropoutSite::mlp_out);
-  return std::make_unique<TransformerBlock>(std::move(parts));
+  return make_transformer_block(std::move(parts), tiles.linear);
 }
 
-std::unique_ptr<Block> make_head(const ModelConfig& config) {
+std::unique_ptr<Block> make_head(const ModelConfig& config, const TileSettings& tiles) {
   HeadParts parts;
   parts.name = "head";
   parts.norm =
       declare_layer_norm(parts.parameters, "transformer.ln_f", config.hidden_size, config.norm_eps);
   parts.head = declare_head(parts.parameters, config.tied ? kTokenTable : "lm_head.weight",
                             config.hidden_size, config.vocab_size, config.initializer_range);
-  return std::make_unique<HeadBlock>(std::move(parts));
+  return make_head_block(std::move(parts), tiles.head);
 }
 
 }  // namespace
 
-std::vector<std::unique_ptr<Block>> make_gpt2_blocks(const ModelConfig& config) {
+std::vector<std::unique_ptr<Block>> make_gpt2_blocks(const ModelConfig& config,
+                                                     const TileSettings& tiles) {
   std::vector<std::unique_ptr<Block>> blocks;
-  blocks.push_back(make_embedding(config));
+  blocks.push_back(make_embedding(config, tiles));
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    blocks.push_back(make_layer(config, layer));
-  blocks.push_back(make_head(config));
+    blocks.push_back(make_layer(config, layer, tiles));
+  blocks.push_back(make_head(config, tiles));
   return blocks;
 }
 

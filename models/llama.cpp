@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "zero3d/core/text.h"
-#include "zero3d/models/end_blocks.h"
-#include "zero3d/models/transformer_block.h"
+#include "zero3d/models/tiled_block.h"
+#include "zero3d/models/tiled_end_blocks.h"
 
 namespace zero3d {
 namespace {
@@ -30,7 +30,7 @@ InitialValues zero_row(InitialValues values, std::int64_t row, std::int64_t widt
   };
 }
 
-std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
+std::unique_ptr<Block> make_embedding(const ModelConfig& config, const TileSettings& tiles) {
   EmbeddingParts parts;
   parts.name = "embedding";
   ParameterSpec table;
@@ -46,11 +46,12 @@ std::unique_ptr<Block> make_embedding(const ModelConfig& config) {
   parts.vocabulary = config.vocab_size;
   parts.padding = config.padding_token;
   if (config.is_gemma()) parts.scale = std::sqrt(static_cast<float>(config.hidden_size));
-  return std::make_unique<EmbeddingBlock>(std::move(parts));
+  return make_embedding_block(std::move(parts), tiles.head);
 }
 
 std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
-                                  const std::shared_ptr<const Rope>& rope) {
+                                  const std::shared_ptr<const Rope>& rope,
+                                  const TileSettings& tiles) {
   const std::string prefix = concat("model.layers.", layer, ".");
   const auto linear = [&](ParameterList& list, const char* name, std::int64_t in, std::int64_t out,
                           bool biased, Cut cut, const TensorParallelSplit& split = {}) {
@@ -100,28 +101,29 @@ std::unique_ptr<Block> make_layer(const ModelConfig& config, std::int64_t layer,
   parts.norm1 = declare_rms_norm(list, prefix + "input_layernorm", c, config.norm_eps, factor);
   parts.norm2 =
       declare_rms_norm(list, prefix + "post_attention_layernorm", c, config.norm_eps, factor);
-  return std::make_unique<TransformerBlock>(std::move(parts));
+  return make_transformer_block(std::move(parts), tiles.linear);
 }
 
-std::unique_ptr<Block> make_head(const ModelConfig& config) {
+std::unique_ptr<Block> make_head(const ModelConfig& config, const TileSettings& tiles) {
   HeadParts parts;
   parts.name = "head";
   parts.norm = declare_rms_norm(parts.parameters, "model.norm", config.hidden_size, config.norm_eps,
                                 rms_factor(config));
   parts.head = declare_head(parts.parameters, config.tied ? kTokenTable : "lm_head.weight",
                             config.hidden_size, config.vocab_size, config.initializer_range);
-  return std::make_unique<HeadBlock>(std::move(parts));
+  return make_head_block(std::move(parts), tiles.head);
 }
 
 }  // namespace
 
-std::vector<std::unique_ptr<Block>> make_llama_blocks(const ModelConfig& config) {
+std::vector<std::unique_ptr<Block>> make_llama_blocks(const ModelConfig& config,
+                                                      const TileSettings& tiles) {
   const auto rope = std::make_shared<const Rope>(config);
   std::vector<std::unique_ptr<Block>> blocks;
-  blocks.push_back(make_embedding(config));
+  blocks.push_back(make_embedding(config, tiles));
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    blocks.push_back(make_layer(config, layer, rope));
-  blocks.push_back(make_head(config));
+    blocks.push_back(make_layer(config, layer, rope, tiles));
+  blocks.push_back(make_head(config, tiles));
   return blocks;
 }
 

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "zero3d/engine/module.h"
+#include "zero3d/engine/train_settings.h"
 #include "zero3d/models/model_config.h"
 
 namespace zero3d {
 
-std::vector<std::unique_ptr<Block>> make_llama_blocks(const ModelConfig& config);
+std::vector<std::unique_ptr<Block>> make_llama_blocks(const ModelConfig& config,
+                                                      const TileSettings& tiles);
 
 }  // namespace zero3d

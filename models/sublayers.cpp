@@ -131,6 +131,14 @@ Tensor Attention::forward(BlockContext& context, BatchShape shape, Tensor normed
     inputs[i].forward(context, normed, projected);
   }
   normed.reset();
+  attend(context, shape, slots);
+  Tensor y =
+      project_onto(context, output, output_dropout, shape, slots[kAttended], nullptr, residual);
+  if (!context.saves()) slots[kAttended].reset();
+  return y;
+}
+
+void Attention::attend(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const {
   norm_heads(context, slots);
   const HeadsHere heads_here = here(context);
   const auto columns = [&](int index) { return part(heads_here, slots, kProjections, index); };
@@ -145,10 +153,6 @@ Tensor Attention::forward(BlockContext& context, BatchShape shape, Tensor normed
     for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
     slots[kLse].reset();
   }
-  Tensor y =
-      project_onto(context, output, output_dropout, shape, slots[kAttended], nullptr, residual);
-  if (!context.saves()) slots[kAttended].reset();
-  return y;
 }
 
 Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
@@ -157,7 +161,16 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
   output.backward_bias(context, dy);
   Tensor dattended = context.allocate(slots[kAttended].shape());
   output.backward_input(context, dy, dattended);
+  attend_backward(context, shape, std::move(dattended), slots);
+  if (!output.trains_weight(context)) slots[kAttended].reset();
 
+  Tensor dnormed = context.allocate({shape.batch, shape.seq, inputs[0].in});
+  return input_gradient(context, inputs, std::span(slots).subspan(kProjectionGradients),
+                        std::move(dnormed));
+}
+
+void Attention::attend_backward(BlockContext& context, BatchShape shape, Tensor dattended,
+                                std::vector<Tensor>& slots) const {
   for (std::size_t i = 0; i < inputs.size(); ++i)
     slots[kProjectionGradients + i] = context.allocate(slots[kProjections + i].shape());
   const kernels::AttentionShape kernel = kernel_shape(context, shape);
@@ -176,13 +189,8 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
   scratch.reset();
   slots[kLse].reset();
   for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
-  if (!output.trains_weight(context)) slots[kAttended].reset();
   if (rope) rope->turn(context, shape.seq, {dq, dk}, true);
   norm_heads_backward(context, slots);
-
-  Tensor dnormed = context.allocate({shape.batch, shape.seq, inputs[0].in});
-  return input_gradient(context, inputs, std::span(slots).subspan(kProjectionGradients),
-                        std::move(dnormed));
 }
 
 bool Attention::trains(const BlockContext& context) const {
@@ -206,15 +214,38 @@ Tensor Mlp::forward(BlockContext& context, BatchShape shape, Tensor normed,
     inputs[i].forward(context, normed, slots[kUps + i]);
   }
   normed.reset();
-  Tensor activated = context.allocate(slots[kUps].shape());
-  if (gated()) {
-    gate(context.stream(), Columns(slots[kUps].view()), Columns(slots[kUps + 1].view()), activated);
-  } else {
-    kernels::gelu_forward(context.stream(), slots[kUps], activated);
-  }
+  Tensor x = activated(context, slots);
   if (!context.saves())
     for (std::size_t i = 0; i < inputs.size(); ++i) slots[kUps + i].reset();
-  return project_onto(context, output, output_dropout, shape, activated, &activated, residual);
+  return project_onto(context, output, output_dropout, shape, x, &x, residual);
+}
+
+Tensor Mlp::activated(BlockContext& context, const std::vector<Tensor>& slots) const {
+  Tensor y = context.allocate(slots[kUps].shape());
+  if (gated()) {
+    gate(context.stream(), ConstColumns(slots[kUps].view()), ConstColumns(slots[kUps + 1].view()),
+         y);
+  } else {
+    kernels::gelu_forward(context.stream(), slots[kUps], y);
+  }
+  return y;
+}
+
+void Mlp::activate_backward(BlockContext& context, Tensor dactivated,
+                            std::vector<Tensor>& slots) const {
+  if (gated()) {
+    const ConstColumns opening(slots[kUps].view()), up(slots[kUps + 1].view());
+    for (std::size_t i = 0; i < 2; ++i)
+      slots[kUpGradients + i] = context.allocate(slots[kUps].shape());
+    const auto backward = gelu_gate ? kernels::geglu_backward : kernels::swiglu_backward;
+    backward(context.stream(), dactivated, opening, up, Columns(slots[kUpGradients].view()),
+             Columns(slots[kUpGradients + 1].view()));
+  } else {
+    kernels::gelu_backward(context.stream(), dactivated, slots[kUps], dactivated);
+    slots[kUpGradients] = std::move(dactivated);
+  }
+  slots[kUps].reset();
+  slots[kUps + 1].reset();
 }
 
 Tensor Mlp::backward_inputs(BlockContext& context, std::vector<Tensor>& slots, bool wanted) const {

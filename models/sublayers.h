@@ -74,6 +74,14 @@ struct Attention {
   Tensor backward_inputs(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
   bool trains(const BlockContext& context) const;
 
+  // What lies between the projections, where a block works on those in tiles.
+
+  /// slots[kAttended] from what `inputs` made (kProjections).
+  void attend(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
+  /// kProjectionGradients from the gradient of slots[kAttended], which is kept.
+  void attend_backward(BlockContext& context, BatchShape shape, Tensor dattended,
+                       std::vector<Tensor>& slots) const;
+
  private:
   HeadsHere here(const BlockContext& context) const;
   kernels::AttentionShape kernel_shape(BlockContext& context, BatchShape shape) const;
@@ -99,6 +107,12 @@ struct Mlp {
   /// is false.
   Tensor backward_inputs(BlockContext& context, std::vector<Tensor>& slots, bool wanted) const;
   bool trains_inputs(const BlockContext& context) const;
+
+  /// The activation of kUps.
+  Tensor activated(BlockContext& context, const std::vector<Tensor>& slots) const;
+  /// kUpGradients from the gradient of activated().
+  void activate_backward(BlockContext& context, Tensor dactivated,
+                         std::vector<Tensor>& slots) const;
 
  private:
   /// y = activation(opening) * up.

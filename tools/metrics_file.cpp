@@ -23,6 +23,13 @@ JsonValue offload_record(const OffloadUse& use) {
   return record;
 }
 
+JsonValue tiles_record(const TileSettings& tiles) {
+  JsonValue record = JsonValue::make_object();
+  record.set("linear", JsonValue(tiles.linear));
+  record.set("head", JsonValue(tiles.head));
+  return record;
+}
+
 /// The step of a record, or nothing for a line that is none.
 std::optional<std::int64_t> step_of(const std::string& line) {
   std::vector<HjsonProblem> duplicates;
@@ -78,6 +85,7 @@ void MetricsFile::train(const StepResult& result) {
   record.set("tokens_per_second", number(static_cast<double>(result.tokens) / result.seconds));
   if (result.offload) record.set("offload", offload_record(*result.offload));
   if (result.updates) record.set("updates", update_record(*result.updates));
+  if (tiles_ != TileSettings{1, 1}) record.set("tiles", tiles_record(tiles_));
   lines_.write(record.dump());
 }
 

@@ -16,11 +16,14 @@ class MetricsFile {
   MetricsFile(const std::string& path, std::int64_t first_step);
   /// Whether other files can lie beside it: it is no pipe or device.
   bool is_regular() const { return lines_.is_regular(); }
+  /// Into how many tiles layers are cut: in the records of steps, where any are.
+  void set_tiles(const TileSettings& tiles) { tiles_ = tiles; }
   void train(const StepResult& result);
   void evaluation(std::int64_t step, double loss);
 
  private:
   LineFile lines_;
+  TileSettings tiles_{1, 1};
 };
 
 }  // namespace zero3d::tools

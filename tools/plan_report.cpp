@@ -1,5 +1,6 @@
 #include "plan_report.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "zero3d/core/text.h"
@@ -30,9 +31,28 @@ std::vector<std::string> describe_memory(const MemoryEstimate& memory) {
   return lines;
 }
 
-void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& memory,
-                std::int64_t process, const std::vector<std::int64_t>& by_stage,
-                const std::string& binding) {
+std::string describe_tiles(const TileSettings& tiles, const ZeroPlan& plan) {
+  if (tiles == TileSettings{1, 1}) return "";
+  std::int64_t largest = 0;
+  for (int part = 0; part < plan.layout.part_count(); ++part) {
+    std::int64_t elements = 0;
+    for (const int unit : plan.layout.part_units(part))
+      if (!plan.layout.unit(unit).persistent) elements += plan.layout.unit(unit).padded;
+    largest = std::max(largest, elements);
+  }
+  std::string text;
+  if (tiles.linear > 1)
+    append_item(text, "; ", "each linear layer in ", tiles.linear, " by its outputs");
+  if (tiles.head > 1)
+    append_item(text, "; ", "token table and head with its logits in ", tiles.head,
+                " by the vocabulary");
+  return concat(text, "; the largest has ", format_count(largest), " parameters, ",
+                format_bytes(bytes_of(largest, plan.dtype())));
+}
+
+void print_plan(const TrainPlan& plan, Engine& engine, const TileSettings& tiles,
+                const MemoryEstimate& memory, std::int64_t process,
+                const std::vector<std::int64_t>& by_stage, const std::string& binding) {
   const auto print = [](const char* subject, const std::string& text) {
     std::printf("%-9s %s\n", subject, text.c_str());
   };
@@ -65,6 +85,7 @@ void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& mem
   for (const std::string& line : engine.model().setup().description()) print("optimizer", line);
   for (const std::string& line : describe_offload(settings.offload)) print("offload", line);
   if (settings.delayed_updates.on()) print("updates", describe_updates(settings.delayed_updates));
+  if (const std::string line = describe_tiles(tiles, zero); !line.empty()) print("tiles", line);
   for (const std::string& line : describe_memory(memory)) print("memory", line);
   if (by_stage.size() > 1) {
     std::string stages;

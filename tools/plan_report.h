@@ -15,11 +15,14 @@ namespace zero3d::tools {
 /// used.
 std::vector<std::string> describe_memory(const MemoryEstimate& memory);
 
-/// On standard output: model, mesh, batch, data, precision, optimizer, offload, memory. `process`:
-/// bytes of this process at its highest; `by_stage`: of the device of a rank of each stage;
-/// `binding` is for people to read.
-void print_plan(const TrainPlan& plan, Engine& engine, const MemoryEstimate& memory,
-                std::int64_t process, const std::vector<std::int64_t>& by_stage,
-                const std::string& binding);
+/// The cut and what it bounds, "" without one.
+std::string describe_tiles(const TileSettings& tiles, const ZeroPlan& plan);
+
+/// On standard output: model, mesh, batch, data, precision, optimizer, offload, tiles, memory.
+/// `process`: bytes of this process at its highest; `by_stage`: of the device of a rank of each
+/// stage; `binding` is for people to read.
+void print_plan(const TrainPlan& plan, Engine& engine, const TileSettings& tiles,
+                const MemoryEstimate& memory, std::int64_t process,
+                const std::vector<std::int64_t>& by_stage, const std::string& binding);
 
 }  // namespace zero3d::tools

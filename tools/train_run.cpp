@@ -20,6 +20,7 @@
 #include "zero3d/formats/problem_list.h"
 #include "zero3d/kernels/loss.h"
 #include "zero3d/models/build.h"
+#include "zero3d/models/choose_tiles.h"
 #include "zero3d/models/generate.h"
 #include "zero3d/models/hf_folder.h"
 #include "zero3d/parallel/agree.h"
@@ -79,8 +80,7 @@ class RankRun {
         request_(plan.request),
         settings_(plan.settings),
         degrees_(plan.loaded.config.degrees),
-        mesh_(world, grid(degrees_)),
-        module_(build_model(plan.model)) {
+        mesh_(world, grid(degrees_)) {
     CpuDeviceOptions options;
     options.rank = world.rank();
     options.threads = plan.threads;
@@ -105,6 +105,9 @@ class RankRun {
       };
     }
     engine.plan_only = request_.dry_run;
+    tiles_ = choose_tiles(plan.model, settings_, mesh_, engine, plan.device_memory);
+    module_ = build_model(plan.model, tiles_);
+    if (plan.metrics) plan.metrics->set_tiles(tiles_);
     engine_ = std::make_unique<Engine>(settings_, *module_, mesh_, *device_, engine);
     memory_ = engine_->memory_estimate(settings_.micro_batch, plan.sequence_length);
     tell_stages();
@@ -117,7 +120,8 @@ class RankRun {
 
   /// `binding` is for people to read. Returns what train_rank does.
   RunEnd run(const std::string& binding) {
-    if (leads()) print_plan(plan_, *engine_, memory_, process_bytes(), device_by_stage_, binding);
+    if (leads())
+      print_plan(plan_, *engine_, tiles_, memory_, process_bytes(), device_by_stage_, binding);
     if (leads() && !request_.print_schedule.empty()) print_schedule(plan_);
     if (request_.dry_run) {
       if (leads())
@@ -289,9 +293,8 @@ class RankRun {
   }
 
   void export_model() {
-    std::vector<ParameterSpec> specs;
-    for (const LayoutParameter& parameter : engine_->model().plan().model_layout().parameters())
-      specs.push_back(parameter.spec);
+    const std::vector<ParameterSpec> specs =
+        engine_->model().plan().model_layout().whole_parameters();
     const DType dtype = engine_->model().plan().dtype();
     std::optional<FolderWriter> writer;
     if (leads()) {  // the start of the run found nothing against the place
@@ -359,6 +362,7 @@ class RankRun {
   const TrainSettings& settings_;
   const ParallelDegrees degrees_;
   const Mesh mesh_;
+  TileSettings tiles_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;

@@ -117,7 +117,8 @@ class StateLoad {
 std::string find_mismatch(const SavedState& saved, const ShardedModel& model,
                           const LoadWhat& what) {
   ProblemList problems;
-  for (const LayoutParameter& parameter : model.plan().layout.parameters()) {
+  for (const std::vector<int>& pieces : model.plan().layout.wholes()) {
+    const LayoutParameter& parameter = model.plan().layout.parameter(pieces.front());
     const ParameterSpec& spec = parameter.spec;
     const SavedParameter* const entry = saved.find(spec.name);
     if (entry == nullptr) {

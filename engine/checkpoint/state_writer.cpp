@@ -90,7 +90,8 @@ StateWriter::StateWriter(ShardedModel& model, const std::string& folder, bool ex
 void StateWriter::declare(bool exclude_frozen) {
   const ParamLayout& layout = model_.plan().layout;
   const ShardedOptimizerOptions& options = model_.plan().optimizer;
-  for (const LayoutParameter& parameter : layout.parameters()) {
+  for (const std::vector<int>& pieces : layout.wholes()) {
+    const LayoutParameter& parameter = layout.parameter(pieces.front());
     SavedParameter entry;
     entry.name = parameter.spec.name;
     entry.shape = parameter.spec.shape;
@@ -112,11 +113,11 @@ void StateWriter::declare(bool exclude_frozen) {
 /// A block of the file is about to hold these elements of the stored parameter.
 void StateWriter::add_block(int parameter, std::int64_t first, std::int64_t count,
                             std::string_view tensor, DType dtype) {
-  const Placement& placement = model_.plan().layout.parameter(parameter).placement;
+  const LayoutParameter& p = model_.plan().layout.parameter(parameter);
   std::vector<Piece>& all =
-      manifest_.pieces[static_cast<std::size_t>(parameter)][std::string(tensor)];
+      manifest_.pieces[static_cast<std::size_t>(p.whole)][std::string(tensor)];
   const std::vector<Piece> pieces =
-      pieces_of(global_runs(placement, first, count), 0, file_->begin_block(),
+      pieces_of(global_runs(p.placement, first, count), 0, file_->begin_block(),
                 static_cast<std::int64_t>(size_of(dtype)));
   all.insert(all.end(), pieces.begin(), pieces.end());
 }

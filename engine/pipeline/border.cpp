@@ -6,6 +6,7 @@
 #include "zero3d/device/device.h"
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/dry_run.h"
+#include "zero3d/engine/tiling.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 
 namespace zero3d {
@@ -19,10 +20,9 @@ class Inference {
         compute_(device_->create_stream("compute")),
         parameters_(layout, dtype, *device_),
         stage_(stage_of(layout)),
+        tiles_(layout.tiles()),
         runner_(module, parameters_, *device_, *compute_,
-                {.dtype = dtype,
-                 .stage = stage_,
-                 .tp = tp.without_links()}) {
+                {.dtype = dtype, .stage = stage_, .tp = tp.without_links()}) {
     const Tensor ids(device_->memory(), kNoStream, DType::i32, Shape{batch, sequence},
                      Category::batches);
     runner_.begin(0, {.tokens = ids, .targets = ids});
@@ -35,12 +35,12 @@ class Inference {
     const std::set<int> at(first_blocks.begin(), first_blocks.end());
     for (int block = 0; block < stage_.blocks; ++block) {
       if (at.contains(block)) end_segment(block);
-      runner_.run(forward_of(block));
+      run_tiles(forward_of(block));
     }
     end_segment(stage_.blocks);
     runner_.run({.kind = OpKind::loss_gradient, .block = stage_.blocks - 1});
     for (int block = stage_.blocks - 1; block >= stage_.backward_down_to; --block) {
-      runner_.run(backward_of(block));
+      run_tiles(backward_of(block));
       if (at.contains(block) && block > stage_.backward_down_to)
         add_gradients(borders_.at(block), runner_.gradients(0));
     }
@@ -48,6 +48,10 @@ class Inference {
   }
 
  private:
+  void run_tiles(const Op& op) {
+    for (const Op& tile : with_tiles({&op, 1}, tiles_)) runner_.run(tile);
+  }
+
   void look_at(const void* data) {
     if (data == tokens_) read_tokens_ = true;
     if (data == targets_) read_targets_ = true;
@@ -93,6 +97,7 @@ class Inference {
   std::unique_ptr<Stream> compute_;
   DryParameters parameters_;
   StageBlocks stage_;
+  std::vector<int> tiles_;
   BlockRunner runner_;
   const void* tokens_ = nullptr;
   const void* targets_ = nullptr;

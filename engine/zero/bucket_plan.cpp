@@ -10,13 +10,13 @@
 namespace zero3d {
 namespace {
 
-/// Shared by blocks, of this stage or another: it travels in a bucket of its own.
-bool is_tied(const Unit& unit) { return unit.blocks.size() > 1 || !unit.stages.empty(); }
+/// Shared by parts, or with another stage: it travels in a bucket of its own.
+bool is_tied(const Unit& unit) { return unit.parts.size() > 1 || !unit.stages.empty(); }
 
-/// The trainable units that backward finishes in `block` and no other block shares, last first.
-std::vector<int> own_units(const ParamLayout& layout, int block) {
+/// The trainable units that backward finishes in `part` and no other part shares, last first.
+std::vector<int> own_units(const ParamLayout& layout, int part) {
   std::vector<int> units;
-  for (int unit : layout.block_units(block)) {
+  for (int unit : layout.part_units(part)) {
     if (!layout.unit(unit).frozen && !is_tied(layout.unit(unit))) units.insert(units.begin(), unit);
   }
   return units;
@@ -25,13 +25,13 @@ std::vector<int> own_units(const ParamLayout& layout, int block) {
 std::int64_t size_in_force(const ParamLayout& layout, std::int64_t asked) {
   std::int64_t trainable = 0;
   for (const Unit& unit : layout.units()) trainable += unit.frozen ? 0 : unit.padded;
-  std::int64_t largest_block = 0;
-  for (int block = 0; block < layout.block_count(); ++block) {
+  std::int64_t largest_part = 0;
+  for (int part = 0; part < layout.part_count(); ++part) {
     std::int64_t elements = 0;
-    for (int unit : own_units(layout, block)) elements += layout.unit(unit).padded;
-    largest_block = std::max(largest_block, elements);
+    for (int unit : own_units(layout, part)) elements += layout.unit(unit).padded;
+    largest_part = std::max(largest_part, elements);
   }
-  return std::min(asked, std::max(largest_block, trainable / 4));
+  return std::min(asked, std::max(largest_part, trainable / 4));
 }
 
 /// Fills buckets in order.
@@ -39,8 +39,8 @@ class Packer {
  public:
   explicit Packer(BucketPlan& plan) : plan_(plan) {}
 
-  /// The units of one block share a bucket: backward has all of them open at once.
-  void add_block(const ParamLayout& layout, const std::vector<int>& units) {
+  /// The units of one part share a bucket: backward has all of them open at once.
+  void add_part(const ParamLayout& layout, const std::vector<int>& units) {
     std::int64_t elements = 0;
     for (int unit : units) elements += layout.unit(unit).padded;
     if (open_.elements + elements > plan_.bucket_elements) close();
@@ -120,7 +120,7 @@ std::vector<std::vector<Interval>> open_intervals(const ParamLayout& layout,
     if (micro >= intervals.size()) {
       intervals.resize(micro + 1, std::vector<Interval>(plan.buckets.size()));
     }
-    for (int unit : layout.block_units(op.block)) {
+    for (int unit : layout.part_units(layout.part(op.block, op.tile))) {
       const int bucket = plan.bucket_of[static_cast<std::size_t>(unit)];
       if (bucket < 0) continue;
       if (!ends_gradients(op.kind) && opens_in_weights(layout, unit)) continue;
@@ -164,7 +164,7 @@ void assign_buffers(const ParamLayout& layout, std::span<const Op> ops, int shar
 
 bool opens_in_weights(const ParamLayout& layout, int unit) {
   const Unit& entry = layout.unit(unit);
-  return entry.blocks.size() == 1 &&
+  return entry.parts.size() == 1 &&
          std::all_of(entry.parameters.begin(), entry.parameters.end(), [&](int parameter) {
            return layout.parameter(parameter).spec.gradient_in_weights;
          });
@@ -173,16 +173,17 @@ bool opens_in_weights(const ParamLayout& layout, int unit) {
 std::vector<GradientTarget> gradient_targets(
     const ParamLayout& layout, const Op& op,
     const std::function<View(const LayoutParameter&, int)>& gradient_of) {
+  const int part = layout.part(op.block, op.tile);
   std::vector<GradientTarget> targets;
   targets.reserve(layout.block_parameters(op.block).size());
   for (const int index : layout.block_parameters(op.block)) {
     const LayoutParameter& parameter = layout.parameter(index);
     GradientTarget& target = targets.emplace_back();
     target.trains = !parameter.spec.frozen;
-    if (!target.trains) continue;
+    if (!target.trains || !parameter.used_in(part)) continue;
     if (!ends_gradients(op.kind) && opens_in_weights(layout, parameter.unit)) continue;
     target.view = gradient_of(parameter, index);
-    target.accumulate = op.block != parameter.blocks.back();
+    target.accumulate = part != parameter.parts.back();
   }
   return targets;
 }
@@ -211,13 +212,17 @@ BucketPlan plan_buckets(const ParamLayout& layout, std::span<const Op> ops,
   BucketPlan plan;
   plan.bucket_elements = size_in_force(layout, options.bucket_elements);
   Packer packer(plan);
-  for (int block = layout.block_count() - 1; block >= 0; --block) {
-    if (std::find(ends.begin(), ends.end(), block + 1) != ends.end()) packer.close();
-    packer.add_block(layout, own_units(layout, block));
-    for (int unit : layout.block_units(block)) {
+  const auto ends_chunk = [&](int part) {
+    return std::any_of(ends.begin(), ends.end(),
+                       [&](int end) { return layout.part(end) == part + 1; });
+  };
+  for (int part = layout.part_count() - 1; part >= 0; --part) {
+    if (ends_chunk(part)) packer.close();
+    packer.add_part(layout, own_units(layout, part));
+    for (int unit : layout.part_units(part)) {
       const Unit& entry =
-          layout.unit(unit);  // a tied unit is finished in the first block that uses it
-      if (!entry.frozen && is_tied(entry) && entry.blocks.front() == block)
+          layout.unit(unit);  // a tied unit is finished in the first part that uses it
+      if (!entry.frozen && is_tied(entry) && entry.parts.front() == part)
         packer.add_alone(unit, entry.padded);
     }
   }

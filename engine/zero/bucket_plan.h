@@ -15,7 +15,7 @@
 namespace zero3d {
 
 struct BucketOptions {
-  std::int64_t bucket_elements = 500'000'000;  ///< A larger block travels alone.
+  std::int64_t bucket_elements = 500'000'000;  ///< A larger part of a block travels alone.
   int buffers = 2;                             ///< 2: one fills while the other is reduced.
 };
 
@@ -45,14 +45,14 @@ struct BucketPlan {
 /// backward_weights.
 bool opens_in_weights(const ParamLayout& layout, int unit);
 /// Where a backward operation writes, per parameter of its block; `gradient_of` is asked for the
-/// views of those it may write.
+/// views of those it may write. Those of other tiles have none.
 std::vector<GradientTarget> gradient_targets(
     const ParamLayout& layout, const Op& op,
     const std::function<View(const LayoutParameter& parameter, int index)>& gradient_of);
 /// The blocks of a layout, and where their backward stops.
 StageBlocks stage_of(const ParamLayout& layout);
 
-/// The size in force is at most a quarter of the trainable elements (but a whole block), so that
+/// The size in force is at most a quarter of the trainable elements (but all of one part), so that
 /// reduction overlaps backward however small the model is against the knob.
 /// No bucket has blocks of two chunks (`ends`: the block after each), whose backward is far apart.
 BucketPlan plan_buckets(const ParamLayout& layout, std::span<const Op> ops,

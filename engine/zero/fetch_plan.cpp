@@ -29,7 +29,7 @@ class Planner {
     units_at_.resize(index_of_.size());
     for (int position = 0; position < positions_; ++position) {
       std::int64_t elements = 0;
-      for (int unit : layout_.block_units(block_at(position))) {
+      for (int unit : layout_.part_units(part_at(position))) {
         if (layout_.unit(unit).persistent) continue;
         units_at_[static_cast<std::size_t>(position)].push_back(unit);
         uses_[static_cast<std::size_t>(unit)].push_back(position);
@@ -40,7 +40,7 @@ class Planner {
     for (int unit = 0; unit < layout.unit_count(); ++unit) wait_for_use(unit, 0);
   }
 
-  /// None when some position's units have no room: the block is then named by stuck_block().
+  /// None when some position's units have no room: the block is then named by throw_no_room().
   std::optional<FetchPlan> run() {
     for (int position = 0; position < positions_; ++position) {
       if (!require(position)) return std::nullopt;
@@ -66,20 +66,27 @@ class Planner {
   [[noreturn]] void throw_no_room() const {
     std::int64_t elements = 0;
     for (int unit : units_at(stuck_position_)) elements += elements_of(unit);
+    const Op& op = op_at(stuck_position_);
     throw OutOfMemory(
         elements, "device",
-        concat("the parameters of block ", block_at(stuck_position_), " need ",
-               format_count(elements), " gathered elements at once, of ",
-               format_count(options_.budget_elements),
-               " that the device memory leaves for gathering; raise --device-memory or lower the "
-               "micro-batch"));
+        concat("the parameters of block ", op.block, tile_of(op), " need ", format_count(elements),
+               " gathered elements at once, of ", format_count(options_.budget_elements),
+               " that the device memory leaves for gathering; raise --device-memory, lower the "
+               "micro-batch, or cut layers into more tiles (linear_tiles and head_tiles of the "
+               "section zero3d)"));
   }
 
  private:
+  std::string tile_of(const Op& op) const {
+    const int tiles = layout_.tiles(op.block);
+    return tiles == 1 ? "" : concat(", tile ", op.tile + 1, " of ", tiles, ",");
+  }
   std::int64_t elements_of(int unit) const { return layout_.unit(unit).padded; }
-  int block_at(int position) const {
-    const int index = index_of_[static_cast<std::size_t>(position)];
-    return ops_[static_cast<std::size_t>(index)].block;
+  const Op& op_at(int position) const {
+    return ops_[static_cast<std::size_t>(index_of_[static_cast<std::size_t>(position)])];
+  }
+  int part_at(int position) const {
+    return layout_.part(op_at(position).block, op_at(position).tile);
   }
   FetchPlan::Gather& gather(int index) { return plan_.gathers[static_cast<std::size_t>(index)]; }
   int& live_gather(int unit) { return live_gather_[static_cast<std::size_t>(unit)]; }
@@ -260,7 +267,7 @@ FetchPlan plan_fetches(const ParamLayout& layout, std::span<const Op> ops,
   if (!plan) planner.throw_no_room();
   plan->clipped.push_back(
       "the prefetch bucket and the reuse distance are clipped to 0: the device memory holds the "
-      "parameters of one block at a time");
+      "parameters of one operation at a time");
   return *std::move(plan);
 }
 

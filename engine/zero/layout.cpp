@@ -11,7 +11,7 @@ namespace zero3d {
 namespace {
 
 bool belongs(const Unit& unit, const LayoutParameter& parameter) {
-  return unit.stages.empty() && parameter.stages.empty() && unit.blocks == parameter.blocks &&
+  return unit.stages.empty() && parameter.stages.empty() && unit.parts == parameter.parts &&
          unit.frozen == parameter.spec.frozen && unit.persistent == parameter.persistent &&
          unit.group == parameter.group && unit.holders == parameter.placement.holders &&
          unit.sums_holders == parameter.sums_holders &&
@@ -20,10 +20,7 @@ bool belongs(const Unit& unit, const LayoutParameter& parameter) {
 }
 
 /// Holds what `block` declares to what an earlier block declared under that name.
-void require_tied(const LayoutParameter& known, const ParameterSpec& spec, int block) {
-  if (known.blocks.back() == block)
-    throw_invalid(concat("block ", block, " declares the parameter ", spec.name,
-                         " twice; declare it once and use it in both places"));
+void require_alike(const LayoutParameter& known, const ParameterSpec& spec, int block) {
   const auto require_same = [&](bool same, const char* what, const std::string& first,
                                 const std::string& second) {
     if (same) return;
@@ -42,6 +39,31 @@ void require_tied(const LayoutParameter& known, const ParameterSpec& spec, int b
   require_same(first.split == spec.split, "splits", text(first.split), text(spec.split));
 }
 
+/// Pieces of one name are parameters of their own.
+std::string key_of(const ParameterSpec& spec) {
+  const ParameterPiece& piece = spec.piece;
+  return piece.whole() ? spec.name
+                       : concat(spec.name, '\n', piece.dim, '\n', piece.first, '\n', piece.count);
+}
+
+/// `pieces` (of `parameters`) of what `whole` is the first of, by their first positions.
+void require_cover(const ParameterSpec& whole, const std::vector<int>& pieces,
+                   const std::vector<LayoutParameter>& parameters) {
+  const int dim = whole.piece.dim;
+  std::int64_t covered = 0;
+  bool good = dim >= 0 && dim < whole.shape.rank();
+  for (const int index : pieces) {
+    const ParameterPiece& piece = parameters[static_cast<std::size_t>(index)].spec.piece;
+    good = good && piece.dim == dim && piece.first == covered && piece.count > 0;
+    covered += piece.count;
+  }
+  if (good && covered == whole.shape[dim]) return;
+  throw_invalid(concat("the pieces that blocks declare of ", whole.name, ", of shape ",
+                       to_string(whole.shape),
+                       ", do not make it up: cut it along one dim into pieces that follow each "
+                       "other, alike in every block that uses it"));
+}
+
 }  // namespace
 
 ParamLayout::ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks,
@@ -51,60 +73,112 @@ ParamLayout::ParamLayout(const std::vector<std::vector<ParameterSpec>>& blocks,
       block_parameters_(blocks.size()),
       block_units_(blocks.size()) {
   if (shards_ < 1) throw_invalid(concat("a layout needs at least one shard, not ", shards_));
+  count_parts(blocks);
   declare(blocks, options);
+  order_pieces();
   choose_persistent(options);
   form_units();
+}
+
+bool LayoutParameter::used_in(int part) const {
+  return std::binary_search(parts.begin(), parts.end(), part);
+}
+
+void ParamLayout::count_parts(const std::vector<std::vector<ParameterSpec>>& blocks) {
+  int parts = 0;
+  for (const std::vector<ParameterSpec>& block : blocks) {
+    first_part_.push_back(parts);
+    int tiles = 1;
+    for (const ParameterSpec& spec : block) tiles = std::max(tiles, spec.tile + 1);
+    parts += tiles;
+  }
+  first_part_.push_back(parts);
+  part_units_.resize(static_cast<std::size_t>(parts));
+}
+
+std::vector<int> ParamLayout::tiles() const {
+  std::vector<int> result;
+  for (int block = 0; block < block_count(); ++block) result.push_back(tiles(block));
+  return result;
 }
 
 void ParamLayout::declare(const std::vector<std::vector<ParameterSpec>>& blocks,
                           const LayoutOptions& options) {
   std::unordered_map<std::string, int> known;
-  for (std::size_t block = 0; block < blocks.size(); ++block) {
-    for (const ParameterSpec& spec : blocks[block]) {
+  for (std::size_t index = 0; index < blocks.size(); ++index) {
+    const auto block = static_cast<int>(index);
+    for (const ParameterSpec& spec : blocks[index]) {
       const auto [entry, added] =
-          known.try_emplace(spec.name, static_cast<int>(parameters_.size()));
-      if (added) {
-        LayoutParameter parameter;
-        parameter.spec = spec;
-        PlacementOptions placement = options.placement;
-        if (options.stages_of) parameter.stages = options.stages_of(spec);
-        if (parameter.stages.size() < 2) parameter.stages.clear();
-        placement.copy |= !parameter.stages.empty() && parameter.stages.front() != options.stage;
-        parameter.placement = place_parameter(spec, placement);
-        parameter.sums_holders =
-            parameter.placement.holders > 1 &&
-            (spec.shared_gradient == SharedGradient::of_heads ||
-             (spec.shared_gradient == SharedGradient::of_rows && options.splits_sequence));
-        parameter.group = options.group_of ? options.group_of(spec) : 0;
-        parameters_.push_back(std::move(parameter));
-      }
-      LayoutParameter& known_as = parameters_[static_cast<std::size_t>(entry->second)];
-      if (!added) require_tied(known_as, spec, static_cast<int>(block));
-      known_as.blocks.push_back(static_cast<int>(block));
-      block_parameters_[block].push_back(entry->second);
+          known.try_emplace(key_of(spec), static_cast<int>(parameters_.size()));
+      if (added) add(spec, options);
+      LayoutParameter& parameter = parameters_[static_cast<std::size_t>(entry->second)];
+      if (!added && parameter.blocks.back() == block)
+        throw_invalid(concat("block ", block, " declares the parameter ", spec.name,
+                             " twice; declare it once and use it in both places"));
+      if (!added) require_alike(parameter, spec, block);
+      parameter.blocks.push_back(block);
+      const int first = part(block, std::max(spec.tile, 0));
+      const int last = spec.tile == kEveryTile ? part(block + 1) - 1 : first;
+      for (int number = first; number <= last; ++number) parameter.parts.push_back(number);
+      block_parameters_[index].push_back(entry->second);
     }
+  }
+}
+
+void ParamLayout::add(const ParameterSpec& spec, const LayoutOptions& options) {
+  const auto index = static_cast<int>(parameters_.size());
+  const auto [entry, first] = whole_of_.try_emplace(spec.name, static_cast<int>(wholes_.size()));
+  if (first) wholes_.emplace_back();
+  LayoutParameter parameter;
+  parameter.spec = spec;
+  parameter.whole = entry->second;
+  if (options.stages_of) parameter.stages = options.stages_of(spec);
+  if (parameter.stages.size() < 2) parameter.stages.clear();
+  PlacementOptions placement = options.placement;
+  placement.copy |= !parameter.stages.empty() && parameter.stages.front() != options.stage;
+  parameter.placement = place_parameter(spec, placement);
+  parameter.sums_holders =
+      parameter.placement.holders > 1 &&
+      (spec.shared_gradient == SharedGradient::of_heads ||
+       (spec.shared_gradient == SharedGradient::of_rows && options.splits_sequence));
+  parameter.group = options.group_of ? options.group_of(spec) : 0;
+  parameters_.push_back(std::move(parameter));
+  wholes_[static_cast<std::size_t>(entry->second)].push_back(index);
+}
+
+void ParamLayout::order_pieces() {
+  for (std::vector<int>& pieces : wholes_) {
+    const LayoutParameter& first = parameter(pieces.front());
+    if (pieces.size() == 1 && first.spec.piece.whole()) continue;
+    for (const int piece : pieces)
+      require_alike(first, parameter(piece).spec, parameter(piece).blocks.front());
+    std::sort(pieces.begin(), pieces.end(), [this](int a, int b) {
+      return parameter(a).spec.piece.first < parameter(b).spec.piece.first;
+    });
+    require_cover(first.spec, pieces, parameters_);
   }
 }
 
 void ParamLayout::choose_persistent(const LayoutOptions& options) {
   if (!options.persistence) return;
   std::int64_t total = 0;
-  for (LayoutParameter& parameter :
-       parameters_) {  // in order; one that does not fit is passed over, the scan goes on
-    const std::int64_t numel = parameter.numel();
+  // In order; one that does not fit is passed over, the scan goes on. Pieces follow their whole.
+  for (const std::vector<int>& pieces : wholes_) {
+    std::int64_t numel = 0;
+    for (const int piece : pieces) numel += parameter(piece).numel();
     if (numel > options.param_persistence_threshold ||
         numel > options.model_persistence_threshold - total)
       continue;
-    parameter.persistent = true;
+    for (const int piece : pieces) parameters_[static_cast<std::size_t>(piece)].persistent = true;
     total += numel;
   }
 }
 
 void ParamLayout::form_units() {
-  std::vector<std::vector<int>> candidates(block_parameters_.size());  // units by their first block
+  std::vector<std::vector<int>> candidates(part_units_.size());  // units by their first part
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     LayoutParameter& parameter = parameters_[index];
-    auto& open = candidates[static_cast<std::size_t>(parameter.blocks.front())];
+    auto& open = candidates[static_cast<std::size_t>(parameter.parts.front())];
     const auto found =
         std::find_if(open.begin(), open.end(), [&](int u) { return belongs(unit(u), parameter); });
     if (found == open.end()) {
@@ -113,6 +187,7 @@ void ParamLayout::form_units() {
       Unit unit;
       unit.name = parameter.spec.name;
       unit.blocks = parameter.blocks;
+      unit.parts = parameter.parts;
       unit.group = parameter.group;
       unit.frozen = parameter.spec.frozen;
       unit.persistent = parameter.persistent;
@@ -134,15 +209,24 @@ void ParamLayout::form_units() {
     unit.shard = round_up(ceil_div<std::int64_t>(unit.length, shards_), kAlignment);
     unit.padded = unit.shard * shards_;
     for (int block : unit.blocks) block_units_[static_cast<std::size_t>(block)].push_back(index);
+    for (int part : unit.parts) part_units_[static_cast<std::size_t>(part)].push_back(index);
     find_gaps(unit);
   }
 }
 
 int ParamLayout::find(const std::string& name) const {
-  for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    if (parameters_[index].spec.name == name) return static_cast<int>(index);
+  const auto found = whole_of_.find(name);
+  return found == whole_of_.end() ? -1 : wholes_[static_cast<std::size_t>(found->second)].front();
+}
+
+std::vector<ParameterSpec> ParamLayout::whole_parameters() const {
+  std::vector<ParameterSpec> specs;
+  for (const std::vector<int>& pieces : wholes_) {
+    ParameterSpec& spec = specs.emplace_back(parameter(pieces.front()).spec);
+    spec.piece = {};
+    spec.tile = kEveryTile;
   }
-  return -1;
+  return specs;
 }
 
 std::vector<ParameterRun> ParamLayout::runs(int unit_index, std::int64_t begin,
@@ -174,7 +258,8 @@ void ParamLayout::find_gaps(const Unit& unit) {
 
 std::int64_t ParamLayout::numel() const {
   std::int64_t total = 0;
-  for (const LayoutParameter& parameter : parameters_) total += parameter.spec.shape.numel();
+  for (const std::vector<int>& pieces : wholes_)
+    total += parameter(pieces.front()).spec.shape.numel();
   return total;
 }
 

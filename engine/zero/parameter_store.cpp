@@ -94,7 +94,8 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
       issue_gather(gather.unit, arena_.acquire(first_writer(gather.unit), gather.offset, elements));
     }
   }
-  for (int unit : layout_.block_units(op.block)) {
+  const int part = layout_.part(op.block, op.tile);
+  for (int unit : layout_.part_units(part)) {
     if (gathers(unit) && !state(unit).live) gather_on_demand(unit);
     const Event& ready = state(unit).ready;
     if (!ready.recorded()) continue;
@@ -108,7 +109,8 @@ std::vector<ConstView> ParameterStore::acquire(const Op& op) {
   views.reserve(layout_.block_parameters(op.block).size());
   for (int index : layout_.block_parameters(op.block)) {
     const LayoutParameter& parameter = layout_.parameter(index);
-    views.push_back(parameter.view_in(whole_view(parameter.unit)));
+    views.push_back(parameter.used_in(part) ? parameter.view_in(whole_view(parameter.unit))
+                                            : ConstView());
   }
   return views;
 }
@@ -119,7 +121,7 @@ void ParameterStore::release(const Op& op) {
       give_up(plan_->gathers[static_cast<std::size_t>(index)].unit);
     return;
   }
-  for (int unit : layout_.block_units(op.block)) {
+  for (int unit : layout_.part_units(layout_.part(op.block, op.tile))) {
     if (state(unit).live) give_up(unit);
   }
 }

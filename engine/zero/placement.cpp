@@ -52,6 +52,32 @@ std::int64_t add_box(const ParameterSpec& spec, const PlacementOptions& options,
   return stored;
 }
 
+/// `placement` seen as [outer, extent, inner] along `dim`.
+void see_along(const ParameterSpec& spec, int dim, Placement& placement) {
+  placement.global_extent = spec.shape[dim];
+  for (int i = 0; i < dim; ++i) placement.outer *= spec.shape[i];
+  for (int i = dim + 1; i < spec.shape.rank(); ++i) placement.inner *= spec.shape[i];
+}
+
+/// One box: the piece.
+void place_piece(const ParameterSpec& spec, const PlacementOptions& options, Placement& placement) {
+  const auto& [dim, first, count] = spec.piece;
+  if (dim >= spec.shape.rank() || first < 0 || count < 1 || count > spec.shape[dim] - first) {
+    throw_invalid(concat("parameter ", spec.name, " of shape ", to_string(spec.shape),
+                         " has no piece of positions ", first, " to ", first + count - 1,
+                         " along dim ", dim));
+  }
+  if (options.tensor_parallel_size > 1) {
+    throw_invalid(concat("parameter ", spec.name, " is in pieces for tiles, and ",
+                         options.tensor_parallel_size,
+                         " tensor-parallel ranks share its layer: a layer is cut one way or the "
+                         "other; use tiles without tensor parallelism"));
+  }
+  placement.local[dim] = placement.stored[dim] = placement.stored_extent = count;
+  placement.boxes.push_back({first, count, 0});
+  see_along(spec, dim, placement);
+}
+
 /// Cuts `placement`, which has the global shape, along the split's dim.
 void cut(const ParameterSpec& spec, const PlacementOptions& options, Placement& placement) {
   const int dim = spec.split.dim;
@@ -75,9 +101,7 @@ void cut(const ParameterSpec& spec, const PlacementOptions& options, Placement& 
   }
   placement.local[dim] = local;
   placement.stored[dim] = placement.stored_extent = stored;
-  placement.global_extent = first;
-  for (int i = 0; i < dim; ++i) placement.outer *= spec.shape[i];
-  for (int i = dim + 1; i < spec.shape.rank(); ++i) placement.inner *= spec.shape[i];
+  see_along(spec, dim, placement);
 }
 
 /// The runs of global_runs() that lie in one row of `stored_extent * inner` elements and in
@@ -105,7 +129,9 @@ void add_row(const Placement& p, std::int64_t row, std::int64_t first, std::int6
 Placement place_parameter(const ParameterSpec& spec, const PlacementOptions& options) {
   Placement placement;
   placement.global = placement.local = placement.stored = spec.shape;
-  if (spec.split.dim >= 0) {
+  if (!spec.piece.whole()) {
+    place_piece(spec, options, placement);
+  } else if (spec.split.dim >= 0) {
     cut(spec, options, placement);
   } else {
     placement.global_extent = placement.stored_extent = spec.shape.numel();

@@ -7,7 +7,8 @@
 // part, so that layouts and plans are the same on all of them: an equal share rounded up, to whole
 // grains where the split names a grain (heads), else to a multiple of the padding. Shares are dealt
 // in order: where they do not divide a part, the last ranks that hold any of it hold less, the
-// ranks after them nothing, and the rest of what they store is padding.
+// ranks after them nothing, and the rest of what they store is padding. A piece (for a tile)
+// is one box, and not cut further.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ struct Box {
 
 struct Placement {
   Shape global;
-  Shape local;   ///< Of what is here.
+  Shape local;   ///< Of what is here; of a piece, what is here of that.
   Shape stored;  ///< With padding, which is zero: the shape of views of this parameter.
   /// The tensors seen as [outer, extent, inner], where extent is the cut dim; one of all elements
   /// when nothing is cut.
@@ -52,8 +53,9 @@ struct Placement {
   bool whole() const { return local == global && stored == global; }
 };
 
-/// Throws Error(kInvalid) for a split that its shape or the ranks do not allow, and where ranks
-/// would share one part of a parameter but not another.
+/// Throws Error(kInvalid) for a split that its shape or the ranks do not allow, where ranks would
+/// share one part of a parameter but not another, and for a piece that its shape does not have or
+/// that tensor parallelism cuts otherwise.
 Placement place_parameter(const ParameterSpec& spec, const PlacementOptions& options);
 
 /// Elements [global_first, global_first + count) of the global tensor, in row-major order, lie at

@@ -25,12 +25,19 @@ TensorNormStep::TensorNormStep(Device& device, const ParamLayout& layout, const 
       place_(layout.parameters().size()) {
   std::int64_t blocks = 0;
   std::int64_t parameters = 0;
+  for (const Unit& entry : layout.units()) {
+    if (!takes(entry, setup)) continue;
+    for (int index : entry.parameters)
+      place_[static_cast<std::size_t>(index)] = static_cast<std::size_t>(parameters++);
+  }
+  for (const std::vector<int>& pieces : layout.wholes()) {  // all of one add up to its norm
+    for (const int piece : pieces)
+      place_[static_cast<std::size_t>(piece)] = place_[static_cast<std::size_t>(pieces.front())];
+  }
   for (int unit = 0; unit < layout.unit_count(); ++unit) {
     const Unit& entry = layout.unit(unit);
     if (!takes(entry, setup)) continue;
     first_block_[static_cast<std::size_t>(unit)] = blocks;
-    for (int index : entry.parameters)
-      place_[static_cast<std::size_t>(index)] = static_cast<std::size_t>(parameters++);
     const bool counts = part.stage_owner[static_cast<std::size_t>(unit)];
     for (const ParameterRun& run : layout.runs(unit, part.shard * entry.shard, entry.shard)) {
       const auto place = static_cast<std::int64_t>(place_[static_cast<std::size_t>(run.parameter)]);

@@ -13,7 +13,8 @@ struct EmbeddingArgs {
   std::int64_t rows = 0;     ///< Tokens, batch * seq.
   std::int64_t seq = 0;
   std::int64_t width = 0;
-  VocabularyPart part;  ///< What the table holds; rows of other tokens are zero.
+  VocabularyPart part;  ///< What the table holds.
+  OtherTokens others = OtherTokens::zero;
   const std::int32_t* tokens = nullptr;
   const void* table = nullptr;
   const void* positions = nullptr;  ///< May be null.

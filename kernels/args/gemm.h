@@ -33,7 +33,7 @@ struct GemmArgs {
   bool accumulate = false;
 };
 
-/// out[0, j] = sum over i < rows of x[i, j] (+ out[0, j]).
+/// out[0, j] = sum over i < rows of x[i, j] (+ out[0, j]), of as many j as out has columns.
 struct ColumnSumsArgs {
   ConstMatrix x;
   std::int64_t rows = 0;

@@ -27,6 +27,7 @@ struct CrossEntropyPartArgs {
   VocabularyPart part;
   const void* logits = nullptr;
   const std::int32_t* targets = nullptr;
+  bool continues = false;       ///< From the statistics of the parts before this one.
   float* statistics = nullptr;  ///< [3, rows]: largest logit, sum of exp(logit - that), target's.
 };
 

@@ -26,6 +26,7 @@ void embedding_forward_rows(const EmbeddingArgs& a, std::int64_t begin, std::int
     for (std::int64_t row = begin; row < end; ++row) {
       T* out = static_cast<T*>(a.out) + row * a.width;
       if (!a.part.holds(a.tokens[row])) {
+        if (a.others == OtherTokens::keep) continue;
         std::memset(out, 0, static_cast<std::size_t>(a.width) * sizeof(T));
         continue;
       }
@@ -101,7 +102,7 @@ void check_tokens(const char* what, const std::int32_t* tokens, std::int64_t row
   for (std::int64_t row = 0; row < rows; ++row)
     if (tokens[row] < 0 || tokens[row] >= vocabulary)
       throw_invalid(concat(what, ": expected tokens in [0, ", vocabulary,
-                           "), the rows of the table, but token ", row, " is ", tokens[row],
+                           "), the vocabulary, but token ", row, " is ", tokens[row],
                            "; is the data made for another vocabulary?"));
 }
 

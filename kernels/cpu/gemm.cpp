@@ -66,10 +66,10 @@ struct Place {
 Place place_for(const GemmArgs& g, std::int64_t m0, std::int64_t n0, std::int64_t m,
                 std::int64_t n) {
   const bool stores = !g.accumulate && g.residual.data == nullptr;
-  if (stores && g.c.dtype == DType::f32) return {g.c.at(m0, n0), g.n, true, false};
+  if (stores && g.c.dtype == DType::f32) return {g.c.at(m0, n0), g.c.columns, true, false};
   if (stores && g.c.dtype == DType::bf16 && g.a.dtype == DType::bf16 && g.k > 0 &&
       g.bias.dtype != DType::f16 && stores_bf16())
-    return {g.c.at(m0, n0), g.n, true, true};
+    return {g.c.at(m0, n0), g.c.columns, true, true};
   thread_local Scratch memory;
   return {memory.get<float>(static_cast<std::size_t>(m * n)), n, false, false};
 }
@@ -142,7 +142,7 @@ void gemm(const GemmArgs& args) {
 }
 
 void column_sums(const ColumnSumsArgs& args) {
-  parallel_for(args.x.columns, kSumColumns, [&args](std::int64_t begin, std::int64_t end) {
+  parallel_for(args.out.columns, kSumColumns, [&args](std::int64_t begin, std::int64_t end) {
     sum_columns(args, begin, end - begin);
   });
 }

@@ -22,21 +22,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace zero3d::kernels::HWY_NAMESPACE {
 
-struct MaxAndSum {
-  float max;
-  float sum;
-  float log() const { return max + std::log(sum); }
-};
-
-/// The largest x, and sum(exp(x - that)). Each block is read for its maximum and, from the cache,
-/// for its sum; the sum so far is rescaled once a block.
-template <typename T>
-MaxAndSum sum_of_exp(const T* x, std::int64_t count) {
-  constexpr std::int64_t kBlock = 2048;
-  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+/// The sum of exp(x) over what was read so far, as sum * exp(max).
+struct RunningSum {
   // The lowest finite number, not -inf: a row may begin with a block of -inf (a masked vocabulary).
   float max = std::numeric_limits<float>::lowest();
   float sum = 0;
+
+  float log() const { return max + std::log(sum); }
+};
+
+/// Goes on with x. Each block is read for its maximum and, from the cache, for its sum; the sum so
+/// far is rescaled once a block.
+template <typename T>
+RunningSum add_exponentials(const T* x, std::int64_t count, RunningSum so_far) {
+  constexpr std::int64_t kBlock = 2048;
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
+  auto [max, sum] = so_far;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const T* block = x + begin;
     const std::int64_t size = HWY_MIN(kBlock, count - begin);
@@ -75,7 +76,7 @@ void cross_entropy_rows(const CrossEntropyArgs& a, float* losses, std::int64_t b
         a.lse[row] = losses[row] = 0;
         continue;
       }
-      a.lse[row] = sum_of_exp(logits, a.vocabulary).log();
+      a.lse[row] = add_exponentials(logits, a.vocabulary, {}).log();
       losses[row] = a.lse[row] - to_float(logits[a.targets[row]]);
     }
   });
@@ -87,12 +88,18 @@ void cross_entropy_part_rows(const CrossEntropyPartArgs& a, std::int64_t begin, 
     for (std::int64_t row = begin; row < end; ++row) {
       const T* logits = static_cast<const T*>(a.logits) + row * a.columns;
       const std::int32_t target = a.targets[row];
-      MaxAndSum found{std::numeric_limits<float>::lowest(), 0};
-      if (target != kIgnoreTarget) found = sum_of_exp(logits, a.part.count);
-      a.statistics[row] = found.max;
-      a.statistics[a.rows + row] = found.sum;
-      a.statistics[2 * a.rows + row] =
-          a.part.holds(target) ? to_float(logits[target - a.part.first]) : 0.0f;
+      float &max = a.statistics[row], &sum = a.statistics[a.rows + row];
+      float& of_target = a.statistics[2 * a.rows + row];
+      RunningSum found;
+      if (a.continues) found = {max, sum};
+      if (target != kIgnoreTarget) found = add_exponentials(logits, a.part.count, found);
+      max = found.max;
+      sum = found.sum;
+      if (a.part.holds(target)) {
+        of_target = to_float(logits[target - a.part.first]);
+      } else if (!a.continues) {
+        of_target = 0;
+      }
     }
   });
 }

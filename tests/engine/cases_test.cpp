@@ -244,7 +244,7 @@ class WithUnused final : public Module {
  public:
   WithUnused() {
     const ModelConfig config = nano_gpt2(false);
-    blocks_ = make_gpt2_blocks(config);
+    blocks_ = make_gpt2_blocks(config, {1, 1});
     blocks_.insert(blocks_.begin() + 2, std::make_unique<Unused>());
   }
   const std::vector<std::unique_ptr<Block>>& blocks() const override { return blocks_; }

@@ -30,6 +30,8 @@ const Field kFields[] = {
     {"pp", 1, [](auto& s, auto v) { s.pp = static_cast<int>(v); }, 1 << 30},
     {"sp", 1, [](auto& s, auto v) { s.sp = static_cast<int>(v); }, 1 << 30},
     {"optimizer_tile", 0, [](auto& s, auto v) { s.optimizer_tile = v; }},
+    {"tiles.linear", 0, [](auto& s, auto v) { s.tiles.linear = static_cast<int>(v); }, 1 << 30},
+    {"tiles.head", 0, [](auto& s, auto v) { s.tiles.head = static_cast<int>(v); }, 1 << 30},
     {"recomputation.interval", 0,
      [](auto& s, auto v) { s.recomputation.interval = static_cast<int>(v); }, 1 << 30},
     {"recomputation.groups", 0,

@@ -40,7 +40,7 @@ template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, pipeline, split_rows, overlap_tp,
-         split_kept, sharding, gradients, precision, recomputation, offload, delayed, optimizer,
+         split_kept, sharding, gradients, precision, recomputation, offload, delayed, tiles, optimizer,
          schedule, tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);
@@ -68,6 +68,8 @@ void for_each_field(TrainSettings& settings, const Use& use) {
   for_each_field(offload, use);
   auto& [every, share, select_every, select_epochs, epoch, overlaps, warm_up] = delayed;
   all(every, share, select_every, select_epochs, epoch, overlaps, warm_up);
+  auto& [linear, head] = tiles;
+  all(linear, head);
   auto& [schedule_type, schedule_params] = schedule;
   all(schedule_type, schedule_params);
 }

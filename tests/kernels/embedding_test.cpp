@@ -119,6 +119,40 @@ TEST(Embedding, PaddingGetsNoGradient) {
   }
 }
 
+/// A table in parts of its rows: each part does its tokens, and the whole comes out, to the bit.
+TEST(Embedding, TakesThePartsOfATableOneByOne) {
+  for (const DType dtype : float_dtypes()) {
+    const std::int64_t width = 35;
+    Kit kit;
+    const View tokens = tokens_of(kit);
+    const View table = kit.random(dtype, {kVocabulary, width}, "table");
+    const View positions = kit.random(dtype, {kSeq, width}, "positions");
+    const View dout = kit.random(dtype, {kBatch * kSeq, width}, "dout");
+    const View whole = kit.output(dtype, {kBatch * kSeq, width});
+    const View parts = kit.output(dtype, {kBatch * kSeq, width});
+    const View dwhole = kit.output(dtype, {kVocabulary, width});
+    const View dparts = kit.output(dtype, {kVocabulary, width});
+    embedding_forward(kit.stream(), tokens, table, positions, whole);
+    embedding_backward(kit.stream(), tokens, dout, dwhole, false, 4);
+    std::int64_t first = 0;
+    for (const std::int64_t count : {9, 1, 13}) {
+      const auto part_of = [&](const View& of) {
+        return of.flat(first * width, count * width).reshaped({count, width});
+      };
+      const VocabularyPart part{first, count, kVocabulary};
+      embedding_forward(kit.stream(), tokens, part_of(table), positions, parts, part,
+                        OtherTokens::keep);
+      embedding_backward(kit.stream(), tokens, dout, part_of(dparts), false, 4, part);
+      first += count;
+    }
+    EXPECT_EQ(kit.bits(parts), kit.bits(whole));
+    EXPECT_EQ(kit.bits(dparts), kit.bits(dwhole));
+    EXPECT_THROW(
+        embedding_forward(kit.stream(), tokens, table, {}, parts, {1, kVocabulary, kVocabulary}),
+        Error);
+  }
+}
+
 TEST(Embedding, FrozenTableIsLeftOut) {
   Kit kit;
   embedding_backward(kit.stream(), tokens_of(kit), kit.random(DType::f32, {kBatch * kSeq, 4}, "d"),

@@ -267,6 +267,56 @@ TEST(Gemm, RefusesWhatDoesNotFitAndNamesBothShapes) {
   EXPECT_NE(message_of([&] { gemm(kit.stream(), g); }).find("bias"), std::string::npos);
 }
 
+/// Columns of wider matrices, at a ragged place: the product of copies of them, and nothing else
+/// of C is written.
+TEST(Gemm, TakesColumnsOfWiderMatrices) {
+  for (const DType dtype : float_dtypes())
+    for (const bool trans : {false, true}) {
+      const std::int64_t m = 37, n = 53, k = 41, wide = 70, first = 11;
+      Kit kit(2, 1);
+      const auto narrow = [&](const View& of, std::int64_t rows, std::int64_t count) {
+        const Values values = kit.read(of);
+        return kit.filled(of.dtype(), {rows, count}, [&](std::int64_t i) {
+          return values[static_cast<std::size_t>(i / count * wide + first + i % count)];
+        });
+      };
+      const Transpose turned = trans ? Transpose::yes : Transpose::no;
+      const View a = kit.random(dtype, {trans ? k : m, wide}, "a");
+      const View b = kit.random(dtype, {trans ? n : k, wide}, "b");
+      const View c = kit.output(dtype, {m, wide});
+      const View residual = kit.random(dtype, {m, wide}, "residual");
+      Gemm g;
+      g.a = a;
+      g.b = b;
+      g.c = c;
+      g.trans_a = g.trans_b = turned;
+      g.bias = kit.random(dtype, {n}, "bias");
+      g.residual = residual;
+      g.a_columns = {first, trans ? m : k};
+      g.b_columns = {first, trans ? k : n};
+      g.c_columns = {first, n};
+      gemm(kit.stream(), g);
+      Gemm copies;
+      copies.a = narrow(a, trans ? k : m, trans ? m : k);
+      copies.b = narrow(b, trans ? n : k, trans ? k : n);
+      copies.c = kit.output(dtype, {m, n});
+      copies.trans_a = copies.trans_b = turned;
+      copies.bias = g.bias;
+      copies.residual = narrow(residual, m, n);
+      gemm(kit.stream(), copies);
+      EXPECT_EQ(kit.bits(narrow(c, m, n)), kit.bits(copies.c)) << name_of(dtype) << trans;
+      const Values all = kit.read(c);
+      const double untouched = kit.read(kit.output(dtype, {1}))[0];
+      for (std::int64_t i = 0; i < m * wide; ++i) {
+        if (i % wide < first || i % wide >= first + n) {
+          ASSERT_EQ(all[static_cast<std::size_t>(i)], untouched);
+        }
+      }
+      g.c_columns.first = wide - n + 1;
+      EXPECT_THROW(gemm(kit.stream(), g), Error);
+    }
+}
+
 TEST(Gemm, NamesThePathOf16BitProducts) {
   const std::string path = gemm_bf16_path();
   EXPECT_TRUE(path == "avx512_bf16" || path == "amx" || path == "fp32") << path;
@@ -300,6 +350,18 @@ TEST(ColumnSums, SameBitsWhateverTheThreadsAndTheAlignment) {
           return kit.bits(sums);
         },
         "column_sums");
+}
+
+TEST(ColumnSums, OfSomeColumnsAreThoseOfAll) {
+  for (const DType dtype : float_dtypes()) {
+    Kit kit;
+    const View x = kit.random(dtype, {300, 400}, "x");
+    const View all = kit.output(dtype, {400}), some = kit.output(dtype, {150});
+    column_sums(kit.stream(), x, all);
+    column_sums(kit.stream(), x, some, false, {77, 150});
+    EXPECT_EQ(kit.bits(some), kit.bits(all.flat(77, 150)));
+    EXPECT_THROW(column_sums(kit.stream(), x, some, false, {300, 150}), Error);
+  }
 }
 
 TEST(ColumnSums, RefusesAnotherWidth) {

@@ -99,6 +99,64 @@ TEST(CrossEntropy, BitsDependNeitherOnThreadsNorOnAlignment) {
         "cross entropy");
 }
 
+/// Tiles of whole blocks of the sums give the bits of the whole; others its value.
+TEST(CrossEntropy, InTilesIsThatOfTheWhole) {
+  for_each_target([] {
+    for (const DType dtype : float_dtypes())
+      for (const std::vector<std::int64_t>& cut :
+           {std::vector<std::int64_t>{2048, 2048, 905}, {4096, 905}, {7, 1, 4993}, {5001}}) {
+        const std::int64_t rows = 9, vocabulary = 5001;
+        Kit kit;
+        const Tensors whole = run(kit, dtype, rows, vocabulary, 1, nullptr, false);
+        const Values logits = kit.read(whole.logits);
+        const View seed = kit.from(DType::f32, {1}, {64});
+        const View state = kit.output(DType::f32, {3, rows});
+        const View lse = kit.output(DType::f32, {rows}), loss = kit.output(DType::f32, {2});
+        std::vector<View> tiles;
+        std::int64_t first = 0;
+        for (const std::int64_t count : cut) {
+          tiles.push_back(kit.filled(dtype, {rows, count}, [&](std::int64_t i) {
+            return logits[static_cast<std::size_t>(i / count * vocabulary + first + i % count)];
+          }));
+          cross_entropy_statistics(kit.stream(), tiles.back(), whole.targets,
+                                   {first, count, vocabulary}, state,
+                                   first == 0 ? Statistics::begin : Statistics::go_on);
+          first += count;
+        }
+        cross_entropy_join(kit.stream(), state, whole.targets, lse, loss);
+        if (cut[0] % 2048 == 0 || cut[0] == vocabulary) {
+          EXPECT_EQ(kit.bits(lse), kit.bits(whole.lse));
+          EXPECT_EQ(kit.bits(loss), kit.bits(whole.loss));
+        }
+        expect_close(kit.read(lse), kit.read(whole.lse), DType::f32, 4, 1e-6, "lse");
+        EXPECT_NEAR(kit.read(loss)[0], kit.read(whole.loss)[0], 1e-4);
+        cross_entropy_backward(kit.stream(), whole.logits, whole.targets, lse, loss, seed);
+        const Values gradient = kit.read(whole.logits);
+        first = 0;
+        for (const View& tile : tiles) {
+          cross_entropy_backward(kit.stream(), tile, whole.targets, lse, loss, seed,
+                                 {first, tile.shape().last(), vocabulary});
+          const Values part = kit.read(tile);
+          const auto count = static_cast<std::size_t>(tile.shape().last());
+          for (std::size_t i = 0; i < part.size(); ++i)
+            ASSERT_EQ(part[i], gradient[i / count * static_cast<std::size_t>(vocabulary) +
+                                        static_cast<std::size_t>(first) + i % count]);
+          first += tile.shape().last();
+        }
+      }
+  });
+}
+
+TEST(CrossEntropy, TilesNameWhatLiesOutsideTheVocabulary) {
+  Kit kit;
+  const View logits = kit.random(DType::f32, {3, 11}, "logits");
+  const View state = kit.output(DType::f32, {3, 3});
+  const View targets = kit.from(DType::i32, {3}, {1, 40, 2});
+  EXPECT_THROW(cross_entropy_statistics(kit.stream(), logits, targets, {30, 11, 40}, state), Error);
+  cross_entropy_statistics(kit.stream(), logits, targets, {22, 11, 33}, state);
+  EXPECT_NE(kit.failure().find("target 1 is 40"), std::string::npos) << kit.failure();
+}
+
 TEST(CrossEntropy, AllIgnoredIsZero) {
   Kit kit;
   const View logits = kit.random(DType::bf16, {3, 11}, "logits");

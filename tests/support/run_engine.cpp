@@ -236,6 +236,12 @@ class RankRun {
     }
   }
 
+  static float element(const ConstView& view, std::int64_t i) {
+    return view.dtype() == DType::f32    ? view.as<float>()[i]
+           : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[i])
+                                         : to_float(view.as<f16>()[i]);
+  }
+
   void take_gradients(int step) {
     ShardedModel& model = engine_->model();
     for (int unit = 0; unit < model.plan().layout.unit_count(); ++unit) {
@@ -251,13 +257,9 @@ class RankRun {
             shared_.result.gradients[static_cast<std::size_t>(step)][parameter.spec.name];
         target.resize(static_cast<std::size_t>(parameter.spec.shape.numel()));
         for (const GlobalRun& part : global_runs(parameter.placement, run.first, run.count)) {
-          for (std::int64_t i = 0; i < part.count; ++i) {
-            const std::int64_t at = run.offset + part.offset + i;
+          for (std::int64_t i = 0; i < part.count; ++i)
             target[static_cast<std::size_t>(part.global_first + i)] =
-                view.dtype() == DType::f32    ? view.as<float>()[at]
-                : view.dtype() == DType::bf16 ? to_float(view.as<bf16>()[at])
-                                              : to_float(view.as<f16>()[at]);
-          }
+                element(view, run.offset + part.offset + i);
         }
       }
     }

@@ -16,7 +16,7 @@ OFFLOAD = {"stage": 3,
 def plan_lines(output):
     """Without what depends on the machine and the moment."""
     return [line for line in output.splitlines()
-            if re.match(r"(model|mesh|batch|data|precision|recomputation|optimizer|offload|memory) ", line) and "this process" not in line]
+            if re.match(r"(model|mesh|batch|data|precision|recomputation|optimizer|offload|tiles|memory) ", line) and "this process" not in line]
 
 
 class DryRun(support.CommandTest):
@@ -101,6 +101,71 @@ class Offload(support.CommandTest):
         plain = self.succeed(["validate", self.config(aio={"queue_depth": 32})]).stdout
         self.assertNotIn("offload:", plain)
         self.assertRegex(plain, r"(?s)without effect:.*aio.queue_depth = 32 .*only with device nvme")
+
+
+class Tiles(support.CommandTest):
+    """A model whose head with its logits is by far its largest layer."""
+
+    def wide(self, **keys):
+        folder = self.folder / "wide"
+        folder.mkdir(exist_ok=True)
+        config = json.loads((MODELS / "llama-tiny" / "config.json").read_text())
+        config.update(hidden_size=32, intermediate_size=64, num_hidden_layers=1, vocab_size=16384, tie_word_embeddings=False)
+        (folder / "config.json").write_text(json.dumps(config))
+        place = {"device": "cpu"}
+        zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0, "reduce_bucket_size": 1000,
+                "offload_optimizer": place, "offload_param": place}
+        return {"model": folder, "from_scratch": True, "config": self.config(zero_optimization=zero, zero3d=keys)}
+
+    def test_are_cut_where_the_budget_asks_for_it(self):
+        run = self.train(device_memory="32MiB", **self.wide())
+        self.assertNotIn("tiles ", run.stdout)
+        uncut = self.metrics(**self.wide())
+        self.assertNotIn("tiles", uncut[-1])
+        # Table or head: 2 MiB gathered, 2 MiB for each of two buckets, and logits of 2 MiB.
+        run = self.train(device_memory="4MiB", metrics=self.folder / "cut.jsonl", **self.wide())
+        tiles = re.search("(?m)^tiles +token table and head with its logits in (\\d+) by the vocabulary; the largest has [\\d,]+ parameters, "
+                          "[\\d.]+ [KM]iB$", run.stdout)
+        self.assertTrue(tiles, run.stdout)
+        cut = support.read_lines(self.folder / "cut.jsonl")
+        self.assertEqual(cut[-1]["tiles"], {"linear": 1, "head": int(tiles.group(1))})
+        for plain, record in zip(uncut, cut):
+            self.assertAlmostEqual(plain["loss"], record["loss"], delta=1e-6 * plain["loss"])
+        peak = re.search("peak +device ([\\d.]+) MiB", run.stdout)
+        self.assertLessEqual(float(peak.group(1)), 4.0)
+
+    def test_are_as_the_file_says(self):
+        refused = self.run_command(self.train_arguments(device_memory="4MiB", **self.wide(linear_tiles=1, head_tiles=1)))
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("head_tiles", refused.stderr)
+        records = self.metrics(**self.wide(linear_tiles=2, head_tiles=3))
+        self.assertEqual(records[-1]["tiles"], {"linear": 2, "head": 3})
+        none = self.run_command(self.train_arguments(device_memory="100KiB", **self.wide()))
+        self.assertEqual(none.returncode, 1)
+        self.assertIn("no cut of its layers", none.stderr)
+        for bad in (-1, "many", 1.5):
+            result = self.run_command(self.train_arguments(**self.wide(head_tiles=bad)))
+            self.assertNotEqual(result.returncode, 0, bad)
+            self.assertIn("zero3d.head_tiles", result.stderr)
+
+    def test_export_the_files_of_the_uncut_model(self):
+        files = []
+        for keys in ({}, {"linear_tiles": 3, "head_tiles": 2}):
+            folder = self.folder / f"out{len(files)}"
+            still = {"type": "AdamW", "params": {"lr": 0.0, "weight_decay": 0.0}}
+            self.train(**dict(self.wide(**keys), export=folder, steps=1,
+                              config=self.config(optimizer=still, zero_optimization={"stage": 3}, zero3d=keys)))
+            files.append({path.name: path.read_bytes() for path in folder.iterdir()})
+        self.assertIn("model.safetensors", files[0])
+        self.assertEqual(files[0], files[1])
+
+    def test_on_mpi_ranks_agree(self):
+        if not options.mpiexec:
+            self.skipTest("built without MPI")
+        under = self.metrics(ranks_under_mpi=2, device_memory="4MiB", **self.wide())
+        threads = self.metrics(ranks=2, device_memory="4MiB", **self.wide())
+        self.assertEqual([r["loss"] for r in under], [r["loss"] for r in threads])
+        self.assertEqual(under[-1]["tiles"], threads[-1]["tiles"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,39 @@
+// What a run will take of each tier, as a pure function of settings and module: for who looks for a
+// shape of the module, or settings, that fit before an engine is made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "zero3d/engine/dry_run.h"
+#include "zero3d/engine/engine.h"
+#include "zero3d/engine/memory_estimate.h"
+
+namespace zero3d {
+
+/// What each block declares, changed as the options ask.
+std::vector<std::vector<ParameterSpec>> declared_parameters(const Module& module,
+                                                            const EngineOptions& options);
+
+/// For PlanOptions.
+std::vector<std::string> names_of_blocks(const Module& module);
+
+/// Between the stages of a pipeline, for micro-batches of [batch, sequence]; of a model that is in
+/// one piece: none.
+Borders borders_of(const Module& module, const ZeroPlan& plan, const TensorParallel& tp,
+                   std::int64_t batch, std::int64_t sequence);
+
+/// `memory` of the model's life with what passes over micro-batches of [batch, sequence] add.
+MemoryEstimate with_passes(MemoryEstimate memory, const ZeroPlan& plan, const PassPlans& passes,
+                           const ActivationBytes& activations, std::int64_t batch,
+                           std::int64_t sequence);
+
+/// Of a rank of `mesh` for micro-batches of settings.micro_batch samples of
+/// options.sequence_length tokens: what Engine::memory_estimate would tell. Throws what making
+/// the engine would throw: OutOfMemory where a device of `device_budget` bytes (negative: no
+/// limit) does not hold it.
+MemoryEstimate plan_memory(const TrainSettings& settings, const Module& module, const Mesh& mesh,
+                           const EngineOptions& options, std::int64_t device_budget);
+
+}  // namespace zero3d
