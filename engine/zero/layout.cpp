@@ -135,7 +135,7 @@ void ParamLayout::add(const ParameterSpec& spec, const LayoutOptions& options) {
   if (options.stages_of) parameter.stages = options.stages_of(spec);
   if (parameter.stages.size() < 2) parameter.stages.clear();
   PlacementOptions placement = options.placement;
-  placement.copy = !parameter.stages.empty() && parameter.stages.front() != options.stage;
+  placement.copy |= !parameter.stages.empty() && parameter.stages.front() != options.stage;
   parameter.placement = place_parameter(spec, placement);
   parameter.sums_holders =
       parameter.placement.holders > 1 &&
