@@ -171,8 +171,8 @@ class RankRun {
     const auto signal = static_cast<int>(maximum(mesh_.world(), stop_signal()));
     if (signal != 0 && leads()) {
       progress_->finish();
-      log_info(concat("asked to stop (signal ", signal, "): ",
-                      request_.save.empty() ? "leaving without a checkpoint" : "saving"));
+      log_info(concat("asked to stop (signal ", signal,
+                      "): ", request_.save.empty() ? "leaving without a checkpoint" : "saving"));
     }
     return signal;
   }
