@@ -1,10 +1,12 @@
 #include "zero3d/engine/pipeline/partition.h"
 
+#include <re2/re2.h>
+
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <memory>
 #include <numeric>
-#include <regex>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -16,12 +18,14 @@ constexpr std::string_view kTypePrefix = "type:";
 constexpr const char* kForms =
     "expected parameters, uniform, type:REGEX or the blocks of each stage, such as 3,3,4,2";
 
-std::regex compile(const std::string& pattern) {
-  try {
-    return std::regex(pattern, std::regex::ECMAScript | std::regex::icase);
-  } catch (const std::regex_error&) {
-    throw_invalid(concat("the partition type:", pattern, " is no regular expression"));
-  }
+/// RE2 bounds what a pattern may cost.
+std::unique_ptr<re2::RE2> compile(const std::string& pattern) {
+  re2::RE2::Options options(re2::RE2::Quiet);
+  options.set_case_sensitive(false);
+  auto compiled = std::make_unique<re2::RE2>(pattern, options);
+  if (!compiled->ok())
+    throw_invalid(concat("the partition type:", pattern, " is no regular expression of RE2"));
+  return compiled;
 }
 
 std::vector<int> parse_list(const std::string& text) {
@@ -178,10 +182,10 @@ std::vector<int> partition_blocks(const PartitionChoice& choice,
     for (const PartitionBlock& block : blocks) weights.push_back(block.parameters);
     return balance(weights, segments);
   }
-  const std::regex pattern = compile(choice.pattern);
+  const std::unique_ptr<re2::RE2> pattern = compile(choice.pattern);
   std::vector<std::string> names;
   for (const PartitionBlock& block : blocks) {
-    weights.push_back(std::regex_search(block.name, pattern) ? 1 : 0);
+    weights.push_back(re2::RE2::PartialMatch(block.name, *pattern) ? 1 : 0);
     names.push_back(block.name);
   }
   if (std::accumulate(weights.begin(), weights.end(), std::int64_t{0}) == 0) {
