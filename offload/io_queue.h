@@ -65,4 +65,7 @@ class IoQueue {
   std::shared_ptr<Core> core_;
 };
 
+/// After drain() was false: a drive may still read or write this memory, so nobody gets it again.
+void keep_for_drives(Tensor memory) noexcept;
+
 }  // namespace zero3d

@@ -1,7 +1,7 @@
 #include "zero3d/offload/nvme_arrays.h"
 
 #include <algorithm>
-#include <new>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/multiples.h"
@@ -43,8 +43,7 @@ NvmeArrays::NvmeArrays(Device& device, const std::vector<std::int64_t>& bytes,
 }
 
 NvmeArrays::~NvmeArrays() {
-  // What a drive still holds back is read from or written to the buffers: nobody gets those again.
-  if (!queue_->drain()) static_cast<void>(new (std::nothrow) Tensor(std::move(memory_)));
+  if (!queue_->drain()) keep_for_drives(std::move(memory_));
 }
 
 /// From 64 KiB on memory begins at a page, as direct I/O wants it.

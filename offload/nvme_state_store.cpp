@@ -116,8 +116,7 @@ void NvmeStateStore::make_slots(Device& device, const NvmeStateOptions& options)
 }
 
 NvmeStateStore::~NvmeStateStore() {
-  // What a drive still holds back is read from or written to the slots: nobody gets those again.
-  if (!queue_->drain()) static_cast<void>(new Tensor(std::move(memory_)));
+  if (!queue_->drain()) keep_for_drives(std::move(memory_));
 }
 
 void NvmeStateStore::raise() const {
