@@ -1,6 +1,7 @@
 #include "zero3d/offload/nvme_state_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/multiples.h"
