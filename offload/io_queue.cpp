@@ -252,8 +252,8 @@ void keep_for_drives(Tensor memory) noexcept {
     Tensor memory;
     Kept* next = nullptr;
   };
-  static std::atomic<Kept*> first{
-      nullptr};  // reachable to the end, so that no tool calls it a leak
+  // Reachable to the end, so that no tool calls it a leak.
+  static std::atomic<Kept*> first{nullptr};
   auto* const kept = new (std::nothrow) Kept{std::move(memory)};
   if (kept == nullptr) return;
   kept->next = first.load();
