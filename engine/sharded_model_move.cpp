@@ -22,17 +22,23 @@ void ShardedModel::offload_states(const MovableStates& which) {
     if (which.optimizer_states) optimizer_->move_states(Tier::pinned);
     if (which.parameters) store_->move_to(Tier::pinned);
   } catch (...) {
-    memory_ = before;
     reload_states();
+    memory_ = before;
     throw;
   }
 }
 
 void ShardedModel::reload_states() {
+  const MemoryUse before = device_.memory().use();
   if (moved_.parameters) store_->move_to(Tier::device);
   if (moved_.optimizer_states) optimizer_->move_states(Tier::device);
   if (moved_.gradients) reducer_->take_memory();
   moved_ = kNothingMoved;
+  const MemoryUse after = device_.memory().use();
+  for (const Category category : {Category::optimizer_states, Category::parameters}) {
+    memory_[Tier::pinned][category] -=
+        after.categories[category].current - before.categories[category].current;
+  }
 }
 
 }  // namespace zero3d

@@ -46,6 +46,7 @@ RunResult run_with_moves(const Trial& trial, const MovableStates& which) {
     PerCategory<std::int64_t> before;
     for (const Category category : kMoved) before[category] = held(engine, category);
     const std::int64_t pinned = engine.model().device().memory(Tier::pinned).use().current;
+    const std::int64_t planned = engine.model().memory().total(kHostTiers);
     engine.offload_states(which);
     const auto expect_left = [&](bool moved, std::initializer_list<Category> categories) {
       for (const Category category : categories)
@@ -55,6 +56,7 @@ RunResult run_with_moves(const Trial& trial, const MovableStates& which) {
     expect_left(which.optimizer_states, {Category::optimizer_states});
     expect_left(which.gradients, {Category::gradients, Category::gradient_buckets});
     engine.reload_states();
+    EXPECT_EQ(engine.model().memory().total(kHostTiers), planned);
     for (const Category category : kMoved)
       EXPECT_EQ(held(engine, category), before[category]) << name_of(category);
     EXPECT_EQ(engine.model().device().memory(Tier::pinned).use().current, pinned);
