@@ -22,6 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32 = hn::ScalableTag<float>;
 using U32 = hn::Rebind<std::uint32_t, F32>;
+using I32 = hn::Rebind<std::int32_t, F32>;
 using U16 = hn::Rebind<std::uint16_t, F32>;
 using F16 = hn::Rebind<hwy::float16_t, F32>;
 using Vec32 = hn::Vec<F32>;
@@ -64,16 +65,48 @@ HWY_INLINE void store(Vec32 value, bf16* to) {
   hn::StoreU(hn::TruncateTo(U16(), bf16_bits(value)), U16(), reinterpret_cast<std::uint16_t*>(to));
 }
 
-/// Two vectors, side by side: on AVX2 a narrowing of both costs what that of one does.
-HWY_INLINE void store(Vec32 low, Vec32 high, bf16* to) {
+#if HWY_TARGET == HWY_AVX2
+/// bf16_bits of what is no NaN, sign-extended.
+HWY_INLINE hn::Vec<I32> bf16_bits_of_number(Vec32 value) {
+  const I32 d;
+  const auto odd = hn::And(hn::ShiftRight<16>(hn::BitCast(d, value)), hn::Set(d, 1));
+  return hn::ShiftRight<16>(hn::Add(hn::BitCast(d, value), hn::Add(odd, hn::Set(d, 0x7fff))));
+}
+
+/// Two vectors without NaN.
+HWY_INLINE void store_numbers(Vec32 low, Vec32 high, bf16* to) {
+  const hn::Repartition<std::int16_t, F32> both;
+  const auto packed =  // the lower half of `low`, that of `high`, the upper halves
+      hn::ReorderDemote2To(both, bf16_bits_of_number(low), bf16_bits_of_number(high));
+  alignas(32) static constexpr std::int32_t kOrder[] = {0, 1, 4, 5, 2, 3, 6, 7};
+  const auto ordered =
+      hn::TableLookupLanes(hn::BitCast(I32(), packed), hn::SetTableIndices(I32(), kOrder));
+  hn::StoreU(hn::BitCast(both, ordered), both, reinterpret_cast<std::int16_t*>(to));
+}
+#endif
+
+/// kCount vectors side by side, an even number of them: on AVX2 a narrowing of two costs what that
+/// of one does, and one look finds a NaN in any.
+template <int kCount>
+HWY_INLINE void store(const Vec32 (&values)[kCount], bf16* to) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes);
 #if HWY_TARGET == HWY_SCALAR
-  store(low, to);
-  store(high, to + kLanes);
+  for (int k = 0; k < kCount; ++k) store(values[k], to + k * kStep);
 #else
+#if HWY_TARGET == HWY_AVX2
+  Vec32 sum = values[0];  // Of infinities it may be NaN too: they take the long way.
+  for (int k = 1; k < kCount; ++k) sum = hn::Add(sum, values[k]);
+  if (HWY_LIKELY(hn::AllTrue(F32(), hn::Eq(sum, sum)))) {
+    for (int k = 0; k < kCount; k += 2) store_numbers(values[k], values[k + 1], to + k * kStep);
+    return;
+  }
+#endif
   const hn::Repartition<std::uint16_t, F32> both;
-  const auto narrow = hn::ConcatEven(both, hn::BitCast(both, bf16_bits(high)),
-                                     hn::BitCast(both, bf16_bits(low)));
-  hn::StoreU(narrow, both, reinterpret_cast<std::uint16_t*>(to));
+  for (int k = 0; k < kCount; k += 2) {
+    const auto narrow = hn::ConcatEven(both, hn::BitCast(both, bf16_bits(values[k + 1])),
+                                       hn::BitCast(both, bf16_bits(values[k])));
+    hn::StoreU(narrow, both, reinterpret_cast<std::uint16_t*>(to + k * kStep));
+  }
 #endif
 }
 

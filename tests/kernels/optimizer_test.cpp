@@ -2,7 +2,9 @@
 // and writes nothing outside its range; one that the CPU lacks is an error.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 
 #include "zero3d/core/error.h"
@@ -193,6 +195,27 @@ TEST(UpdateLoops, AnElementsResultDoesNotDependOnWhereItStands) {
         run(cpu::update_loops(isa), pieces.arrays, begin, std::min(begin + length, c.count));
       EXPECT_EQ(whole.contents(), pieces.contents()) << name << " by " << name_of(isa);
     }
+}
+
+TEST(UpdateLoops, TheCopyIsTheMasterRoundedAmongNanAndInfinitiesToo) {
+  const Case c{.count = 1027, .gradient = DType::bf16, .copy = DType::bf16};
+  for (const Isa isa : available_isas()) {
+    Subject subject(c);
+    std::byte* const master = subject.arrays.master.data;
+    for (std::int64_t i = 0; i < c.count; i += 37) {
+      const double largest = std::numeric_limits<float>::max();  // Infinite as bf16.
+      const double special[] = {std::nan(""), largest, -largest, -std::nan("")};
+      test::write_element(master, DType::f32, i, special[i % 4]);
+    }
+    all_rules()[0].second(cpu::update_loops(isa), subject.arrays, 0, c.count);
+    const auto* copy = reinterpret_cast<const bf16*>(subject.arrays.copy.data);
+    for (std::int64_t i = 0; i < c.count; ++i) {
+      const bf16 expected = to_bf16(reinterpret_cast<const float*>(master)[i]);
+      ASSERT_EQ(copy[i].bits, expected.bits) << name_of(isa) << ", element " << i;
+    }
+    EXPECT_TRUE(std::isnan(to_float(copy[0]))) << name_of(isa);
+    EXPECT_TRUE(std::isinf(to_float(copy[37]))) << name_of(isa);
+  }
 }
 
 TEST(UpdateLoops, AdamIsWithinRoundingOfADoubleOracle) {
