@@ -60,8 +60,24 @@ void JsonSection::fail_at(const char* key, const std::string& expected) const {
 }
 
 const ConfigJson* JsonSection::find(const char* key) const {
+  asked_.emplace(key);
   const auto it = json_.find(key);
   return it == json_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool JsonSection::states(const char* key) const {
+  asked_.emplace(key);
+  return json_.contains(key);
+}
+
+std::vector<std::string> JsonSection::unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json_.items()) {
+    const bool says_something = !value.is_null() && value != false && value != "" &&
+                                !(value.is_structured() && value.empty());
+    if (says_something && !asked_.contains(key)) keys.push_back(key);
+  }
+  return keys;
 }
 
 std::int64_t JsonSection::integer(const char* key, std::int64_t fallback) const {

@@ -303,7 +303,11 @@ TEST(Model, RefusesAConfigThatDoesNotAddUp) {
   config.family = Family::mistral;
   EXPECT_NO_THROW(build_model(config));
   config.windowed_layers = {true, false};
+  EXPECT_NO_THROW(build_model(config));
+  config.family = Family::gemma;
+  config.sliding_window = 0;
   EXPECT_THROW(build_model(config), Error);
+  config.sliding_window = 3;
   config.family = Family::qwen3;
   EXPECT_NO_THROW(build_model(config));
   config.windowed_layers = {true};
