@@ -8,9 +8,9 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
-#include "zero3d/formats/weight_folder.h"
 #include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
+#include "zero3d/models/model_folder.h"
 #include "zero3d/models/rope_json.h"
 #include "zero3d/models/unread_keys.h"
 #include "zero3d/models/window_json.h"
@@ -266,15 +266,8 @@ ModelConfig read_model_config(const std::string& path) {
   std::filesystem::path file(path);
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) {
-    if (!std::filesystem::exists(file / "config.json", error) &&
-        std::filesystem::exists(file / "adapter_config.json", error))
-      throw IoError(path, 0,
-                    "is the folder of an adapter (LoRA), without a config.json; merge the adapter "
-                    "into its base model (merge_and_unload) and give the folder of that");
-    if (const std::string others = other_weights(path);
-        !others.empty() && !std::filesystem::exists(file / "config.json", error))
-      throw IoError(path, 0, concat("has no config.json, and no weights that are read", others));
-    file /= "config.json";
+    refuse_other_folder(path);
+    file /= kModelConfigFile;
   }
   ModelConfig config =
       parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());
