@@ -28,7 +28,7 @@ constexpr std::array<Alias, 22> kTypes = {{
     {"ShortStorage", "int16", "short", {"I16", std::nullopt, 2}},
     {"CharStorage", "int8", "int8", {"I8", std::nullopt, 1}},
     {"ByteStorage", "uint8", "uint8", {"U8", DType::u8, 1}},
-    {"BoolStorage", "bool", "bool", {"BOOL", std::nullopt, 1}},
+    {"BoolStorage", "bool", "bool", {"BOOL", DType::u8, 1}},
     {"", "uint16", "uint16", {"U16", DType::u16, 2}},
     {"", "uint32", "uint32", {"U32", std::nullopt, 4}},
     {"", "uint64", "uint64", {"U64", std::nullopt, 8}},

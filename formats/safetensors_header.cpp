@@ -24,7 +24,7 @@ constexpr std::array<DTypeInfo, 20> kDTypes = {{{"F32", 32, DType::f32}, {"BF16"
                                                 {"F16", 16, DType::f16}, {"F64", 64, DType::f64},
                                                 {"I32", 32, DType::i32}, {"I64", 64, DType::i64},
                                                 {"U16", 16, DType::u16}, {"U8", 8, DType::u8},
-                                                {"BOOL", 8, {}},         {"I8", 8, {}},
+                                                {"BOOL", 8, DType::u8},  {"I8", 8, {}},
                                                 {"I16", 16, {}},         {"U32", 32, {}},
                                                 {"U64", 64, {}},         {"F8_E4M3", 8, {}},
                                                 {"F8_E5M2", 8, {}},      {"F8_E8M0", 8, {}},

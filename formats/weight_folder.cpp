@@ -44,6 +44,25 @@ std::unique_ptr<WeightFile> open_weight_file(const std::string& path) {
   return std::make_unique<SafetensorsFile>(path);
 }
 
+/// Weights of the right form under names that nobody looks for.
+std::string misnamed_weights(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (std::filesystem::directory_iterator it(folder, code), end; !code && it != end;
+       it.increment(code)) {
+    const std::string name = it->path().filename().string();
+    const bool weights = name.ends_with(".safetensors") ||
+                         (name.ends_with(".bin") && name.starts_with("pytorch_model"));
+    if (weights && !name.starts_with("adapter_model")) names.push_back(name);
+  }
+  if (names.empty()) return "";
+  std::sort(names.begin(), names.end());
+  const bool shards = names.front().find("-of-") != std::string::npos;
+  return concat("; there ", names.size() == 1 ? "is " : "are ", name_list(names, 3),
+                shards ? ": get the index that says which tensors each of the shards has"
+                       : ": rename the one that has the weights");
+}
+
 /// Why a folder has no weights for us, with what it has instead.
 std::string no_weights(const std::filesystem::path& folder) {
   std::string text =
@@ -54,7 +73,7 @@ std::string no_weights(const std::filesystem::path& folder) {
         "; it holds an adapter (LoRA): merge it into its base model (merge_and_unload) and save "
         "that";
   }
-  return text + other_weights(folder.string());
+  return text + misnamed_weights(folder) + other_weights(folder.string());
 }
 
 }  // namespace

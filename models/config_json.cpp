@@ -8,10 +8,11 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/input_file.h"
-#include "zero3d/formats/weight_folder.h"
 #include "zero3d/models/json_section.h"
 #include "zero3d/models/model_config.h"
+#include "zero3d/models/model_folder.h"
 #include "zero3d/models/rope_json.h"
+#include "zero3d/models/unread_keys.h"
 #include "zero3d/models/window_json.h"
 
 namespace zero3d {
@@ -27,11 +28,13 @@ std::string supported(std::string_view (*name)(Family)) {
   return joined(names, ", ");
 }
 
-/// By the first of `architectures`; LLaMAForCausalLM is what the first conversions wrote.
+/// By the first of `architectures`; LLaMAForCausalLM is what the first conversions wrote, and
+/// Ministral is Mistral with windows by layer.
 Family read_architecture(const JsonSection& file, const ConfigJson& list) {
   if (list.is_array() && list.size() == 1 && list.front().is_string()) {
     const std::string name = list.front().get<std::string>();
     if (name == "LLaMAForCausalLM") return Family::llama;
+    if (name == "MinistralForCausalLM") return Family::mistral;
     for (const Family family : all_families())
       if (name == architecture_name(family)) return family;
   }
@@ -41,6 +44,7 @@ Family read_architecture(const JsonSection& file, const ConfigJson& list) {
 std::optional<Family> read_model_type(const JsonSection& file) {
   if (!file.has("model_type")) return std::nullopt;
   const std::string type = file.text("model_type", "");
+  if (type == "ministral") return Family::mistral;
   for (const Family family : all_families())
     if (type == model_type_name(family)) return family;
   file.fail_at("model_type", concat("one of ", supported(model_type_name)));
@@ -84,6 +88,10 @@ void read_gpt2(const JsonSection& file, ModelConfig& config) {
   config.layers = read_size(file, "n_layer", "num_hidden_layers");
   config.heads = config.kv_heads = read_size(file, "n_head", "num_attention_heads");
   config.max_positions = read_size(file, "n_positions", "max_position_embeddings");
+  if (const std::int64_t context = file.integer("n_ctx", config.max_positions);
+      context != config.max_positions)
+    config.remarks.push_back(
+        concat("n_ctx ", context, " has no effect beside n_positions ", config.max_positions));
   if (config.heads < 1 || config.hidden_size < 1 || config.hidden_size % config.heads != 0)
     file.fail(concat("n_embd is ", config.hidden_size, " and n_head ", config.heads,
                      "; expected a multiple of the number of heads"));
@@ -178,29 +186,6 @@ void read_padding(const JsonSection& file, ModelConfig& config) {
   config.padding_token = token < 0 ? config.vocab_size + token : token;
 }
 
-/// Keys of other families that this one does not read.
-void remark_unread(const JsonSection& file, ModelConfig& config) {
-  struct Unread {
-    const char* key;
-    std::initializer_list<Family> families;
-  };
-  static const Unread kUnread[] = {
-      {"attention_bias", {Family::mistral, Family::qwen2}},
-      {"mlp_bias", {Family::mistral, Family::qwen2, Family::qwen3, Family::gemma}},
-      {"sliding_window", {Family::llama, Family::gemma}},
-      {"use_sliding_window", {Family::llama, Family::mistral, Family::gemma}},
-      {"layer_types", {Family::llama, Family::mistral, Family::gemma}}};
-  for (const auto& [key, families] : kUnread) {
-    const ConfigJson* value = file.find(key);
-    if (value == nullptr || *value == false) continue;
-    if (std::string_view(key) == "layer_types" && says_only_full_attention(file, config)) continue;
-    for (const Family family : families)
-      if (family == config.family)
-        config.remarks.push_back(
-            concat(key, " has no effect: ", architecture_name(family), " does not read it"));
-  }
-}
-
 void read_llama(const JsonSection& file, ModelConfig& config) {
   const Defaults defaults = defaults_of(config.family);
   read_activation(file, config);
@@ -218,23 +203,8 @@ void read_llama(const JsonSection& file, ModelConfig& config) {
   config.rope = read_rope(file, config);
   read_window(file, config);
   read_padding(file, config);
-  remark_unread(file, config);
   file.refuse_if(file.boolean("use_bidirectional_attention", false), "use_bidirectional_attention",
                  "false (attention to earlier tokens)");
-}
-
-/// Keys of other architectures that would change the arithmetic, found in files made by hand or
-/// converted: the class that the file names does not read them.
-void remark_other_models(const JsonSection& file, ModelConfig& config) {
-  for (const char* key : {"alibi", "attention_multiplier", "attn_logit_softcapping",
-                          "embedding_multiplier", "final_logit_softcapping", "logits_scaling",
-                          "num_experts", "num_local_experts", "parallel_attn", "pruned_heads",
-                          "query_pre_attn_scalar", "residual_multiplier", "use_qk_norm"}) {
-    const ConfigJson* value = file.find(key);
-    if (value == nullptr || value->is_null() || *value == false || value->empty()) continue;
-    config.remarks.push_back(
-        concat(key, " has no effect: ", architecture_name(config.family), " does not read it"));
-  }
 }
 
 void read_special_tokens(const JsonSection& file, ModelConfig& config) {
@@ -276,7 +246,6 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   config.initializer_range = file.number("initializer_range", 0.02);
   file.refuse_if(!file.boolean("is_causal", true), "is_causal",
                  "true (attention to earlier tokens)");
-  remark_other_models(file, config);
   if (config.family == Family::gpt2) {
     read_gpt2(file, config);
   } else {
@@ -284,6 +253,7 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   }
   config.dtype = read_dtype(file);
   read_special_tokens(file, config);
+  remark_unread_keys(file, config);
   try {
     validate(config);
   } catch (const Error& error) {
@@ -296,15 +266,8 @@ ModelConfig read_model_config(const std::string& path) {
   std::filesystem::path file(path);
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) {
-    if (!std::filesystem::exists(file / "config.json", error) &&
-        std::filesystem::exists(file / "adapter_config.json", error))
-      throw IoError(path, 0,
-                    "is the folder of an adapter (LoRA), without a config.json; merge the adapter "
-                    "into its base model (merge_and_unload) and give the folder of that");
-    if (const std::string others = other_weights(path);
-        !others.empty() && !std::filesystem::exists(file / "config.json", error))
-      throw IoError(path, 0, concat("has no config.json, and no weights that are read", others));
-    file /= "config.json";
+    refuse_other_folder(path);
+    file /= kModelConfigFile;
   }
   ModelConfig config =
       parse_model_config(InputFile(file.string()).read_all(kMaxFileBytes), file.string());

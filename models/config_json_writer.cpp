@@ -28,9 +28,13 @@ void write_gpt2(const ModelConfig& config, Json& json) {
 
 void write_window(const ModelConfig& config, Json& json) {
   const Json window = config.sliding_window > 0 ? Json(config.sliding_window) : Json();
-  if (config.family == Family::mistral) json["sliding_window"] = window;
-  if (config.family != Family::qwen2 && config.family != Family::qwen3) return;
-  json["use_sliding_window"] = config.sliding_window > 0;
+  const bool qwen = config.family == Family::qwen2 || config.family == Family::qwen3;
+  if (config.family == Family::mistral) {
+    json["sliding_window"] = window;
+    json.erase("layer_types");
+  }
+  if (!qwen && config.windowed_layers.empty()) return;
+  if (qwen) json["use_sliding_window"] = config.sliding_window > 0;
   // Without one, what the file says of it has no effect.
   if (config.sliding_window > 0) json["sliding_window"] = window;
   Json types = Json::array();
@@ -40,7 +44,7 @@ void write_window(const ModelConfig& config, Json& json) {
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
     types.push_back(config.window_of(layer) > 0 ? "sliding_attention" : "full_attention");
   json["layer_types"] = types;
-  if (config.sliding_window > 0) json["max_window_layers"] = first;
+  if (qwen && config.sliding_window > 0) json["max_window_layers"] = first;
 }
 
 /// A token counted from the end of the vocabulary stays as it came.

@@ -53,16 +53,61 @@ constexpr NamePrefix kPrefixes[] = {
     {"language_model.", "a model of text and images: save its language model alone", false},
     {"model.language_model.", "a model of text and images: save its language model alone", false}};
 
-/// The first prefix that says what the folder is of.
-void add_wrapped_names(const WeightFolder& folder, ProblemList& problems) {
+/// The first prefix that says what the folder is of; whether there is one.
+bool add_wrapped_names(const WeightFolder& folder, ProblemList& problems) {
   for (const NamePrefix& prefix : kPrefixes) {
     const auto begins = [&](const auto& tensor) { return tensor.first.starts_with(prefix.text); };
     const bool any = std::ranges::any_of(folder.tensors(), begins);
     if (!any || (prefix.of_all && !std::ranges::all_of(folder.tensors(), begins))) continue;
-    return problems.add(concat(prefix.of_all ? "every name" : "names", " begin",
-                               prefix.of_all ? "s" : "", " with \"", prefix.text,
-                               "\", as in the state of ", prefix.what));
+    problems.add(concat(prefix.of_all ? "every name" : "names", " begin", prefix.of_all ? "s" : "",
+                        " with \"", prefix.text, "\", as in the state of ", prefix.what));
+    return true;
   }
+  return false;
+}
+
+/// What wrappers and tools leave inside names.
+struct NamePart {
+  std::string_view text;
+  std::string_view what;
+};
+constexpr NamePart kParts[] = {
+    {"._fsdp_wrapped_module.", "a model sharded by FSDP: save its full state"},
+    {"._checkpoint_wrapped_module.",
+     "a model with wrapped checkpointing of activations: save the model without the wrappers"},
+    {"._orig_mod.", "layers compiled by torch.compile: save the model without the wrappers"},
+    {".base_layer.", "a model with adapters of PEFT: merge_and_unload it and save the result"},
+    {".lora_", "a model with adapters (LoRA): merge_and_unload it and save the result"},
+    {".qweight", "quantized weights (GPTQ, AWQ): take the model that was quantized"},
+    {".weight_scale", "quantized weights: take the model that was quantized"},
+    {".absmax", "weights quantized by bitsandbytes: take the model that was quantized"}};
+
+void add_foreign_parts(const std::vector<std::string>& unexpected, ProblemList& problems) {
+  for (const NamePart& part : kParts) {
+    const auto has = [&](const std::string& name) {
+      return name.find(part.text) != std::string::npos;
+    };
+    if (std::ranges::any_of(unexpected, has))
+      problems.add(concat("names have \"", part.text, "\" inside, as in the state of ", part.what));
+  }
+}
+
+/// What stands before all names that are missing, whoever put it there; "" when nothing does.
+std::string common_prefix(const std::vector<std::string>& missing,
+                          const std::vector<std::string>& unexpected) {
+  const std::set<std::string_view> names(unexpected.begin(), unexpected.end());
+  if (missing.empty()) return "";
+  for (const std::string& name : unexpected) {
+    for (const std::string_view tail : {std::string_view(missing[0]), base_name(missing[0])}) {
+      if (name.size() == tail.size() || !name.ends_with(tail)) continue;
+      const std::string prefix = name.substr(0, name.size() - tail.size());
+      const auto is_there = [&](const std::string& other) {
+        return names.contains(prefix + other) || names.contains(concat(prefix, base_name(other)));
+      };
+      if (prefix.ends_with('.') && std::ranges::all_of(missing, is_there)) return prefix;
+    }
+  }
+  return "";
 }
 
 void add_names(ProblemList& problems, std::string_view what,
@@ -90,7 +135,7 @@ class FolderSource final : public ParameterSource {
                const ModelConfig* config, bool head_is_equal, std::vector<std::string>& remarks)
       : folder_(std::move(folder)) {
     ProblemList problems;
-    add_wrapped_names(folder_, problems);
+    const bool wrapped = add_wrapped_names(folder_, problems);
     const Available available = by_base_name(folder_, problems);
     std::vector<std::string> missing;
     std::set<std::string_view> used;
@@ -110,10 +155,20 @@ class FolderSource final : public ParameterSource {
       check(parameter, *found->second.entry, problems);
       tensors_.emplace(parameter.name, found->second);
     }
+    std::vector<std::string> unexpected =
+        examine_rest(available, used, config, head_is_equal, problems, remarks);
+    if (const std::string prefix = common_prefix(missing, unexpected); !wrapped && !prefix.empty())
+      problems.add(concat("names begin with \"", prefix,
+                          "\", without which they are the model's: save that part alone"));
+    add_foreign_parts(unexpected, problems);
     add_names(problems, "missing from the folder", missing);
-    examine_rest(available, used, config, head_is_equal, problems, remarks);
+    if (missing == std::vector<std::string>{std::string(kHead)} && unexpected.empty())
+      problems.add(
+          "where the head is the embedding, config.json says \"tie_word_embeddings\": true");
+    add_names(problems, "in the folder but not in the model", unexpected);
     problems.throw_if_any(folder_.path(),
-                          "the weights do not fit the model that config.json describes");
+                          "the weights do not fit the model that config.json describes (both must "
+                          "be of one model; correct config.json where it is wrong)");
   }
 
   void read(const ParameterSpec& parameter, std::span<const GlobalRun> runs,
@@ -136,10 +191,12 @@ class FolderSource final : public ParameterSource {
   }
 
   /// What no parameter takes: the head of a model that ties it, what older releases saved, or
-  /// something unexpected.
-  void examine_rest(const Available& available, const std::set<std::string_view>& used,
-                    const ModelConfig* config, bool head_is_equal, ProblemList& problems,
-                    std::vector<std::string>& remarks) const {
+  /// something unexpected, which is returned.
+  std::vector<std::string> examine_rest(const Available& available,
+                                        const std::set<std::string_view>& used,
+                                        const ModelConfig* config, bool head_is_equal,
+                                        ProblemList& problems,
+                                        std::vector<std::string>& remarks) const {
     std::vector<std::string> unexpected;
     std::map<std::string, std::vector<std::string>> doubtful;  // by the reason
     for (const auto& [base, tensor] : available) {
@@ -154,7 +211,7 @@ class FolderSource final : public ParameterSource {
     for (const auto& [reason, names] : doubtful)
       remarks.push_back(concat(names.size(), " tensors of the folder have no effect (", reason,
                                "): ", name_list(names)));
-    add_names(problems, "in the folder but not in the model", unexpected);
+    return unexpected;
   }
 
   /// Against the embedding that the model ties it to; false when there is none.

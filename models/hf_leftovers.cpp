@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <vector>
 
 #include "zero3d/core/text.h"
@@ -19,7 +19,20 @@ bool is_readable(const FileTensor& tensor) {
   return tensor.entry->dtype && is_floating(*tensor.entry->dtype);
 }
 
+/// Masks were saved as numbers and as flags.
+bool is_of_bytes(const FileTensor& tensor) { return tensor.entry->dtype == DType::u8; }
+
 void read(const FileTensor& tensor, std::int64_t first, std::vector<float>& values) {
+  if (is_of_bytes(tensor)) {
+    std::vector<std::byte> bytes(values.size());
+    tensor.file->read(
+        *tensor.entry, first,
+        View(bytes.data(), DType::u8, Shape{static_cast<std::int64_t>(bytes.size())}));
+    std::ranges::transform(bytes, values.begin(), [](std::byte byte) {
+      return static_cast<float>(std::to_integer<int>(byte));
+    });
+    return;
+  }
   tensor.file->read(*tensor.entry, first,
                     View(reinterpret_cast<std::byte*>(values.data()), DType::f32,
                          Shape{static_cast<std::int64_t>(values.size())}));
@@ -86,7 +99,9 @@ bool same_values(const FileTensor& a, const FileTensor& b) {
   return all_chunks(a, [&](std::int64_t first, const std::vector<float>& values) {
     other.resize(values.size());
     read(b, first, other);
-    return std::memcmp(values.data(), other.data(), values.size() * sizeof(float)) == 0;
+    return std::ranges::equal(values, other, [](float x, float y) {  // 0 is -0, as in transformers
+      return x == y || (std::isnan(x) && std::isnan(y));
+    });
   });
 }
 
@@ -98,7 +113,7 @@ Leftover examine_leftover(const FileTensor& tensor, const ModelConfig* config) {
   const auto leftover = [](bool derived, const char* otherwise) {
     return Leftover{true, derived ? "" : otherwise};
   };
-  if (!is_readable(tensor))
+  if (!is_readable(tensor) && !(mask && is_of_bytes(tensor)))
     return {true, concat("not compared, of dtype ", tensor.entry->dtype_name)};
   if (mask) return leftover(is_causal_mask(tensor), "not the causal mask that the model has");
   if (masked) return leftover(is_masked_score(tensor), "not what hides a score");

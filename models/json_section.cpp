@@ -7,6 +7,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/formats/lfs_pointer.h"
+#include "zero3d/formats/problem_list.h"
 
 namespace zero3d {
 namespace {
@@ -29,13 +30,22 @@ std::string place_of(const std::string& text, std::size_t byte) {
 
 ConfigJson parse_config_json(const std::string& text, const std::string& path) {
   constexpr int kDeepest = 64;
-  const auto bound_depth = [&](int depth, ConfigJson::parse_event_t, const ConfigJson&) {
-    if (depth <= kDeepest) return true;
-    throw IoError(path, 0, concat("is nested deeper than the ", kDeepest, " levels allowed"));
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto look = [&](int depth, ConfigJson::parse_event_t event, const ConfigJson& parsed) {
+    using enum ConfigJson::parse_event_t;
+    if (depth > kDeepest)
+      throw IoError(path, 0, concat("is nested deeper than the ", kDeepest, " levels allowed"));
+    if (event == object_start) keys.emplace_back();
+    if (event == object_end) keys.pop_back();
+    if (event == key && !keys.back().insert(parsed.get<std::string>()).second)
+      throw IoError(path, 0,
+                    concat(printable(parsed.get<std::string>()),
+                           " stands twice in one object; expected each key once: remove one"));
+    return true;
   };
   if (is_lfs_pointer(text)) throw IoError(path, 0, std::string(kIsLfsPointer));
   try {
-    return ConfigJson::parse(text, bound_depth);
+    return ConfigJson::parse(text, look);
   } catch (const ConfigJson::parse_error& error) {
     throw IoError(path, 0,
                   concat("is no JSON: it cannot be read at ", place_of(text, error.byte),
@@ -60,8 +70,24 @@ void JsonSection::fail_at(const char* key, const std::string& expected) const {
 }
 
 const ConfigJson* JsonSection::find(const char* key) const {
+  asked_.emplace(key);
   const auto it = json_.find(key);
   return it == json_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool JsonSection::states(const char* key) const {
+  asked_.emplace(key);
+  return json_.contains(key);
+}
+
+std::vector<std::string> JsonSection::unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json_.items()) {
+    const bool says_something = !value.is_null() && value != false && value != "" &&
+                                !(value.is_structured() && value.empty());
+    if (says_something && !asked_.contains(key)) keys.push_back(key);
+  }
+  return keys;
 }
 
 std::int64_t JsonSection::integer(const char* key, std::int64_t fallback) const {

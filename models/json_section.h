@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,7 +34,11 @@ class JsonSection {
   /// Null stands for absent, as in transformers; only states() tells them apart.
   const ConfigJson* find(const char* key) const;
   bool has(const char* key) const { return find(key) != nullptr; }
-  bool states(const char* key) const { return json_.contains(key); }
+  bool states(const char* key) const;
+
+  /// The keys that nobody has asked for so far, but for those whose value says nothing (null,
+  /// false, empty).
+  std::vector<std::string> unread() const;
 
   std::int64_t integer(const char* key, std::int64_t fallback) const;
   std::int64_t size(const char* key) const;  ///< Must be there.
@@ -46,6 +52,7 @@ class JsonSection {
   const ConfigJson& json_;
   std::string path_;
   std::string prefix_;
+  mutable std::set<std::string, std::less<>> asked_;
 };
 
 }  // namespace zero3d

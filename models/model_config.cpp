@@ -199,14 +199,16 @@ void validate(const ModelConfig& config) {
     validate_rope(config);
   }
   check_range("the sliding window", config.sliding_window, 0, std::int64_t{1} << 31);
-  const bool by_layer = config.family == Family::qwen2 || config.family == Family::qwen3;
-  if (config.sliding_window > 0 && !by_layer && config.family != Family::mistral)
+  const bool windowed = config.family == Family::qwen2 || config.family == Family::qwen3 ||
+                        config.family == Family::mistral;
+  if (config.sliding_window > 0 && !windowed)
     throw_invalid(concat("model config: ", architecture_name(config.family),
                          " has no sliding window, and it is ", config.sliding_window,
                          "; expected 0, or Mistral, Qwen2 or Qwen3"));
-  if (!config.windowed_layers.empty() && !by_layer)
-    throw_invalid(concat("model config: windows by layer are for Qwen2 and Qwen3, not for ",
-                         architecture_name(config.family)));
+  if (!config.windowed_layers.empty() && !windowed)
+    throw_invalid(
+        concat("model config: windows by layer are for Mistral, Qwen2 and Qwen3, not for ",
+               architecture_name(config.family)));
   if (!config.windowed_layers.empty() && std::ssize(config.windowed_layers) != config.layers)
     throw_invalid(concat("model config: ", config.windowed_layers.size(),
                          " layers are said to have a window or not; expected ", config.layers));

@@ -42,6 +42,10 @@ const char* rope_key(const JsonSection& file) {
 
 Type read_type(const JsonSection& section) {
   const char* key = section.has("rope_type") ? "rope_type" : "type";
+  if (!section.has(key) && (section.states(key) || section.states("rope_type")) &&
+      section.has("factor"))
+    section.fail_at(section.states(key) ? key : "rope_type",
+                    "the kind of scaling that the factor is of, such as linear or dynamic");
   const std::string type = section.text(key, "default");
   if (section.text("type", type) != type)
     section.fail_at(
@@ -127,8 +131,9 @@ void refuse_nested(const JsonSection& file, const char* key) {
                    concat("one rope for all layers, not one of its own for ", printable(name)));
 }
 
-/// `key` null: no dict.
-RopeConfig read_dict(const JsonSection& file, const char* key, std::int64_t max_positions) {
+/// `key` null: no dict. `unread` gets the keys that this kind of rope does not read.
+RopeConfig read_dict(const JsonSection& file, const char* key, std::int64_t max_positions,
+                     std::vector<std::string>& unread) {
   RopeConfig rope;
   rope.theta = file.number("rope_theta", 10000.0);
   if (key == nullptr) return rope;
@@ -142,6 +147,8 @@ RopeConfig read_dict(const JsonSection& file, const char* key, std::int64_t max_
   rope.theta = theta;
   rope.type = read_type(section);
   if (rope.type != Type::standard) read_scaling(file, section, max_positions, rope);
+  section.find("partial_rotary_factor");  // has a remark of its own
+  unread = section.unread();
   return rope;
 }
 
@@ -149,9 +156,15 @@ RopeConfig read_dict(const JsonSection& file, const char* key, std::int64_t max_
 
 RopeConfig read_rope(const JsonSection& file, ModelConfig& config) {
   const char* key = rope_key(file);
-  RopeConfig rope = read_dict(file, key, config.max_positions);
+  std::vector<std::string> unread, of_other;
+  RopeConfig rope = read_dict(file, key, config.max_positions, unread);
+  if (!unread.empty())
+    config.remarks.push_back(concat(name_list(unread), " of ", key,
+                                    unread.size() == 1 ? " has" : " have", " no effect: rope_type ",
+                                    name_of(rope.type), " does not read ",
+                                    unread.size() == 1 ? "it" : "them"));
   if (key != nullptr && std::string_view(key) == "rope_scaling" && file.has("rope_parameters") &&
-      read_dict(file, "rope_parameters", config.max_positions) != rope)
+      read_dict(file, "rope_parameters", config.max_positions, of_other) != rope)
     config.remarks.push_back(concat(
         "rope_parameters has no effect beside rope_scaling, which transformers takes (rope_type ",
         name_of(rope.type), ", rope_theta ", rope.theta, ")"));

@@ -11,6 +11,9 @@ namespace {
 
 using Family = ModelConfig::Family;
 
+/// "attention" is how older files write it.
+bool is_full(const ConfigJson& type) { return type == "full_attention" || type == "attention"; }
+
 /// layer_types, or what transformers derives it from.
 std::vector<bool> read_windowed_layers(const JsonSection& file, std::int64_t layers) {
   std::vector<bool> windowed;
@@ -24,7 +27,7 @@ std::vector<bool> read_windowed_layers(const JsonSection& file, std::int64_t lay
   if (!types->is_array() || std::cmp_not_equal(types->size(), layers))
     file.fail_at("layer_types", concat("a list of num_hidden_layers entries, ", layers));
   for (const ConfigJson& type : *types) {
-    if (type != "full_attention" && type != "sliding_attention")
+    if (!is_full(type) && type != "sliding_attention")
       file.fail_at("layer_types", "full_attention or sliding_attention in every layer");
     windowed.push_back(type == "sliding_attention");
   }
@@ -44,13 +47,15 @@ void read_window(const JsonSection& file, ModelConfig& config) {
     if (config.sliding_window < 1)
       file.fail_at("sliding_window", "the keys that a query sees, at least 1, or null");
   }
-  if (!qwen) return;
+  // A Mistral file that lists its layers is one of Ministral, which transformers makes of it.
+  if (!qwen && !file.has("layer_types")) return;
+  file.find("max_window_layers");  // layer_types count
   const std::vector<bool> windowed = read_windowed_layers(file, config.layers);
   const bool any = std::find(windowed.begin(), windowed.end(), true) != windowed.end();
   if (any && config.sliding_window == 0 && file.has("layer_types"))
     file.fail_at("layer_types",
-                 "full_attention in every layer while there is no sliding window "
-                 "(use_sliding_window true and a sliding_window)");
+                 concat("full_attention in every layer while there is no sliding window (",
+                        qwen ? "use_sliding_window true and " : "", "a sliding_window)"));
   if (!any) config.sliding_window = 0;
   if (config.sliding_window > 0) config.windowed_layers = windowed;
 }
@@ -60,7 +65,7 @@ bool says_only_full_attention(const JsonSection& file, const ModelConfig& config
   if (!types.is_array()) file.fail_at("layer_types", "a list");
   return config.sliding_window == 0 &&
          std::all_of(types.begin(), types.end(),
-                     [](const ConfigJson& type) { return type == "full_attention"; });
+                     [](const ConfigJson& type) { return is_full(type); });
 }
 
 }  // namespace zero3d

@@ -40,6 +40,10 @@ std::vector<ParameterSpec> parameters_of(const ModelConfig& model) {
 /// "owner/name" with nothing there names a model of the Hugging Face Hub.
 void refuse_hub_id(const std::string& model) {
   std::error_code code;
+  if (model.find("://") != std::string::npos)
+    throw_invalid(concat("--model ", model,
+                         ": expected a folder, found an address, and zero3d does not download: get "
+                         "its files (hf download, git clone) and give the folder"));
   const std::size_t slash = model.find('/');
   if (fs::exists(model, code) || fs::is_symlink(model, code) || slash == 0 ||
       slash + 1 == model.size() || model.find('/', slash + 1) != std::string::npos ||
@@ -59,6 +63,10 @@ void open_model(TrainPlan& plan) {
   std::error_code code;
   if (looks_like_path || fs::exists(request.model, code)) {
     refuse_hub_id(request.model);
+    if (fs::is_regular_file(request.model, code) && !request.from_scratch)
+      throw_invalid(concat("--model ", request.model,
+                           ": expected a model's folder, found a file; give ",
+                           fs::absolute(request.model, code).parent_path().string()));
     plan.model = read_model_config(request.model);
     if (!request.from_scratch) plan.weights = open_model_folder(request.model, plan.model);
   } else {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <regex>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -27,7 +28,7 @@ const std::string kQwen2 =
     R"("architectures": ["Qwen2ForCausalLM"], "vocab_size": 257, "hidden_size": 64,
   "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2)";
 
-/// `base` with more keys; later ones win, as in JSON readers.
+/// `base` with more keys.
 ModelConfig parse(const std::string& base, const std::string& more = "") {
   return parse_model_config("{" + base + (more.empty() ? "" : ", " + more) + "}",
                             "dir/config.json");
@@ -44,6 +45,13 @@ void expect_refused(const std::string& text, const std::vector<std::string>& par
       EXPECT_NE(message.find(part), std::string::npos)
           << "\"" << part << "\" is not in: " << message;
   }
+}
+
+/// The text of `base` whose key has this value, whether it had one or not.
+std::string with_key(const std::string& base, const std::string& key, const std::string& value) {
+  std::string rest = std::regex_replace(base, std::regex("\"" + key + "\": [^,]*(,\\s*)?"), "");
+  while (rest.ends_with(' ') || rest.ends_with(',')) rest.pop_back();
+  return concat("{\"", key, "\": ", value, ", ", rest, "}");
 }
 
 TEST(ModelConfig, DefaultsAreTransformers) {
@@ -160,7 +168,10 @@ TEST(ModelConfig, WhatWouldChangeTheArithmeticIsRefusedByName) {
 TEST(ModelConfig, HostileValuesAreRefused) {
   for (const char* text : {"", "[]", "null", "{", "{\"a\": \"\xff\"}", "3"})
     expect_refused(text, {});
-  expect_refused("{" + kGpt2 + R"(, "n_head": 5})", {"48", "5"});
+  expect_refused("{" + kGpt2 + R"(, "n_head": 5})", {"'n_head' stands twice"});
+  expect_refused("{" + kGpt2 + R"(, "x": {"y": [{"z": 1, "z": 1}]}})", {"'z' stands twice"});
+  EXPECT_NO_THROW(parse(kGpt2, R"("x": [{"z": 1}, {"z": {"z": 1}}])"));
+  expect_refused(with_key(kGpt2, "n_head", "5"), {"48", "5"});
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"vocab_size", "0"},
       {"vocab_size", "-3"},
@@ -193,7 +204,7 @@ TEST(ModelConfig, HostileValuesAreRefused) {
       {"dtype", "16"},
       {"initializer_range", "1e400"}};
   for (const auto& [key, value] : bad)
-    expect_refused("{" + kLlama + ", \"" + key + "\": " + value + "}", {});
+    expect_refused(with_key(kLlama, key, value), {});
   expect_refused(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 5})",
                  {"hidden_size", "absent"});
 }
@@ -303,7 +314,11 @@ TEST(Model, RefusesAConfigThatDoesNotAddUp) {
   config.family = Family::mistral;
   EXPECT_NO_THROW(build_model(config));
   config.windowed_layers = {true, false};
+  EXPECT_NO_THROW(build_model(config));
+  config.family = Family::gemma;
+  config.sliding_window = 0;
   EXPECT_THROW(build_model(config), Error);
+  config.sliding_window = 3;
   config.family = Family::qwen3;
   EXPECT_NO_THROW(build_model(config));
   config.windowed_layers = {true};

@@ -44,6 +44,23 @@ void expect_refused(const std::string& architecture, const std::string& more,
     EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
 }
 
+/// One remark names all of `keys`, and no others; none where there are none.
+void expect_unread(const std::string& architecture, const std::string& more,
+                   const std::vector<std::string>& keys) {
+  std::string names;
+  for (const std::string& key : keys) append_item(names, ", ", "'", key, "'");
+  const std::vector<std::string> remarks = parse(architecture, more).remarks;
+  if (keys.empty()) {
+    EXPECT_EQ(remarks, keys) << more;
+    return;
+  }
+  const bool one = keys.size() == 1;
+  EXPECT_EQ(remarks, std::vector<std::string>{concat(
+                         names, " of config.json ", one ? "has" : "have",
+                         " no effect: ", architecture, " does not read ", one ? "it" : "them")})
+      << more;
+}
+
 constexpr const char* kLlama = "LlamaForCausalLM";
 constexpr const char* kMistral = "MistralForCausalLM";
 constexpr const char* kQwen2 = "Qwen2ForCausalLM";
@@ -103,15 +120,44 @@ TEST(Families, Biases) {
   EXPECT_EQ(biases(parse(kGemma, all)), (std::vector<bool>{true, true, false}));
   EXPECT_EQ(biases(parse(kQwen2, all)), (std::vector<bool>{true, false, false}));
   EXPECT_EQ(biases(parse(kMistral, all)), (std::vector<bool>{false, false, false}));
-  EXPECT_EQ(parse(kMistral, all).remarks.size(), 2u) << "what is not read is said";
-  EXPECT_EQ(parse(kQwen3, all).remarks.size(), 1u);
+  expect_unread(kMistral, all, {"attention_bias", "mlp_bias"});
+  expect_unread(kQwen3, all, {"mlp_bias"});
   EXPECT_EQ(parse(kMistral, R"({"attention_bias": false})").remarks.size(), 0u);
 }
 
-TEST(Families, KeysOfOtherArchitecturesAreSaidToHaveNoEffect) {
+TEST(Families, KeysThatNobodyReadsAreSaidToHaveNoEffect) {
   const char* others = R"({"final_logit_softcapping": 30.0, "num_local_experts": 8,
-                           "use_qk_norm": false, "pruned_heads": {}, "alibi": null})";
-  for (const auto& family : {kLlama, kGemma}) EXPECT_EQ(parse(family, others).remarks.size(), 2u);
+      "scale_emb": 12, "rotary_pct": 0.5, "layer_norm_eps": 1e-5, "clip_qkv": 8.0,
+      "use_qk_norm": false, "pruned_heads": {}, "alibi": null, "torch_dtype": "float16",
+      "dtype": "float16", "_name_or_path": "x", "use_cache": true, "pretraining_tp": 1,
+      "id2label": {"0": "a"}, "transformers_version": "4.40.0", "pad_token_id": 1})";
+  for (const auto& family : {kLlama, kGemma, kQwen3})
+    expect_unread(family, others,
+                  {"clip_qkv", "final_logit_softcapping", "layer_norm_eps", "num_local_experts",
+                   "rotary_pct", "scale_emb"});
+  const char* gpt2 = R"({"max_position_embeddings": 16, "rope_theta": 10000.0,
+      "intermediate_size": null, "num_key_value_heads": null, "n_ctx": 16,
+      "summary_type": "cls_index", "task_specific_params": {"text-generation": {}}})";
+  expect_unread("GPT2LMHeadModel", gpt2, {"rope_theta"});
+  const ModelConfig other = parse("GPT2LMHeadModel", R"({"max_position_embeddings": 16,
+      "intermediate_size": null, "num_key_value_heads": null, "n_ctx": 8})");
+  EXPECT_EQ(other.remarks, std::vector<std::string>{"n_ctx 8 has no effect beside n_positions 16"});
+}
+
+TEST(Families, KeysThatAKindOfRopeDoesNotReadAreSaid) {
+  const auto remarks = [](const std::string& rope) {
+    return parse(kLlama, R"({"rope_scaling": )" + rope + "}").remarks;
+  };
+  using Remarks = std::vector<std::string>;
+  EXPECT_EQ(
+      remarks(R"({"type": "yarn", "factor": 4.0, "attn_factor": 1.3, "finetuned": true})"),
+      Remarks{"'attn_factor', 'finetuned' of rope_scaling have no effect: rope_type yarn does "
+              "not read them"});
+  EXPECT_EQ(remarks(R"({"rope_type": "default", "factor": 4.0})"),
+            Remarks{"'factor' of rope_scaling has no effect: rope_type default does not read it"});
+  EXPECT_EQ(remarks(R"({"type": "linear", "factor": 4.0, "finetuned": false})"), Remarks());
+  expect_refused(kLlama, R"({"rope_scaling": {"type": null, "factor": 2.0}})",
+                 {"rope_scaling.type", "null", "linear"});
 }
 
 TEST(Families, ActivationsByName) {
@@ -145,10 +191,10 @@ TEST(Families, WindowsOfLayers) {
   using Windows = std::vector<std::int64_t>;
   EXPECT_EQ(windows(parse(kMistral, R"({"sliding_window": 8})")), (Windows{8, 8, 8}));
   EXPECT_EQ(windows(parse(kLlama)), (Windows{0, 0, 0}));
-  EXPECT_EQ(parse(kLlama, R"({"sliding_window": 8})").remarks.size(), 1u);
-  EXPECT_EQ(parse(kLlama, R"({"layer_types": ["sliding_attention"]})").remarks.size(), 1u);
-  EXPECT_EQ(parse(kLlama, R"({"layer_types": ["full_attention"]})").remarks.size(), 0u);
-  EXPECT_EQ(parse(kMistral, R"({"layer_types": ["full_attention"]})").remarks.size(), 1u);
+  expect_unread(kLlama, R"({"sliding_window": 8})", {"sliding_window"});
+  expect_unread(kLlama, R"({"layer_types": ["sliding_attention"]})", {"layer_types"});
+  expect_unread(kLlama, R"({"layer_types": ["full_attention", "attention"]})", {});
+  expect_unread(kMistral, R"({"use_sliding_window": true})", {"use_sliding_window"});
   for (const char* qwen : {kQwen2, kQwen3}) {
     EXPECT_EQ(windows(parse(qwen, R"({"sliding_window": 8, "max_window_layers": 1})")),
               (Windows{0, 0, 0}));
@@ -167,6 +213,30 @@ TEST(Families, WindowsOfLayers) {
                    {"layer_types", "chunked_attention"});
   }
   expect_refused(kMistral, R"({"sliding_window": 0})", {"sliding_window", "0", "null"});
+}
+
+TEST(Families, AMistralThatListsItsLayersHasWindowsByLayer) {
+  using Windows = std::vector<std::int64_t>;
+  const std::string some = R"("layer_types": ["sliding_attention", "attention",
+      "sliding_attention"]})";
+  for (const char* name : {kMistral, "MinistralForCausalLM"}) {
+    const ModelConfig config = parse(name, R"({"sliding_window": 8, )" + some);
+    EXPECT_EQ(windows(config), (Windows{8, 0, 8}));
+    const std::string text = to_config_json(config, DType::f32);
+    EXPECT_EQ(windows(parse_model_config(text, "again")), (Windows{8, 0, 8}));
+    EXPECT_EQ(json_of(text).find("use_sliding_window"), nullptr);
+  }
+  EXPECT_EQ(parse("MinistralForCausalLM", R"({"model_type": "ministral"})").family,
+            Family::mistral);
+  EXPECT_EQ(windows(parse(kMistral, "{" + some)), (Windows{4096, 0, 4096}));
+  const ModelConfig full = parse(kMistral, R"({"sliding_window": 8, "layer_types":
+      ["full_attention", "full_attention", "full_attention"]})");
+  EXPECT_EQ(windows(full), (Windows{0, 0, 0}));
+  EXPECT_EQ(windows(parse_model_config(to_config_json(full, DType::f32), "again")),
+            (Windows{0, 0, 0}));
+  expect_refused(kMistral, R"({"sliding_window": null, )" + some,
+                 {"layer_types", "a sliding_window"});
+  expect_refused(kMistral, R"({"layer_types": ["full_attention"]})", {"layer_types", "3"});
 }
 
 TEST(Families, PaddingTokens) {

@@ -97,6 +97,25 @@ def pickled(raw):
     return support.torch_file({name: (e["shape"], data[slice(*e["data_offsets"])]) for name, e in entries.items()})
 
 
+def without(name):
+    """The weights without one tensor, in order for all that."""
+    def changed(raw):
+        entries, data = unpack(raw)
+        kept, parts = {}, b""
+        for other, e in entries.items():
+            if other != name:
+                part = data[slice(*e["data_offsets"])]
+                kept[other] = {**e, "data_offsets": [len(parts), len(parts) + len(part)]}
+                parts += part
+        return pack(kept, parts)
+    return changed
+
+
+def doubled_key():
+    text = (MODEL / "config.json").read_text().rstrip().removesuffix("}")
+    return (text + ', "rms_norm_eps": 0.1}').encode()
+
+
 def with_file(name, data):
     return lambda raw: {WEIGHTS: None, name: data}
 
@@ -113,6 +132,12 @@ FOLDERS = [
     ("names wrapped by both", weights(renamed(lambda n: "module._orig_mod." + n)), "module._orig_mod."),
     ("names of an adapter's wrapper", weights(renamed(lambda n: "base_model.model." + n)), "merge_and_unload"),
     ("names of the part of a larger model", weights(renamed(lambda n: "language_model." + n)), "a model of text and images"),
+    ("names within a module of a trainer", weights(renamed(lambda n: "actor." + n)), 'begin with "actor."'),
+    ("names with the base model's prefix twice", weights(renamed(lambda n: "model." + n)), 'begin with "model."'),
+    ("layers wrapped by FSDP", weights(renamed(lambda n: n.replace("layers.0.", "layers.0._fsdp_wrapped_module."))), "full state"),
+    ("layers compiled one by one", weights(renamed(lambda n: n.replace("layers.1.", "layers.1._orig_mod."))), "torch.compile"),
+    ("layers with adapters around them", weights(renamed(lambda n: n.replace("q_proj.", "q_proj.base_layer."))), "merge_and_unload"),
+    ("layers quantized by GPTQ", weights(renamed(lambda n: n.replace("q_proj.weight", "q_proj.qweight"))), "GPTQ"),
     ("a name of another architecture", weights(renamed(lambda n: n.replace("q_proj", "query"))), "q_proj"),
     ("one shard and its index", sharded(SHARD), TRAINS),
     ("./ before the name of a shard", sharded("./" + SHARD), TRAINS),
@@ -135,6 +160,17 @@ FOLDERS = [
     ("weights that were not fetched", lambda raw: {WEIGHTS: LFS}, "git-lfs"),
     ("a config that was not fetched", lambda raw: {"config.json": LFS}, "config.json"),
     ("a page of an error instead of weights", lambda raw: {WEIGHTS: b"<!DOCTYPE html>Entry not found"}, "no safetensors file"),
+    ("a shard without the index", lambda raw: {WEIGHTS: None, SHARD: raw}, "get the index"),
+    ("weights of a variant", lambda raw: {WEIGHTS: None, "model.fp16.safetensors": raw}, "rename"),
+    ("a folder of checkpoints", lambda raw: {
+        WEIGHTS: None, "config.json": None, "checkpoint-500/config.json": b"{}"}, "checkpoint-500': give that folder"),
+    ("the Hub's cache", lambda raw: {
+        WEIGHTS: None, "config.json": None, "refs/main": b"0a", "snapshots/0a/config.json": b"{}"}, "snapshots/0a'"),
+    ("a checkpoint of DeepSpeed", lambda raw: {
+        WEIGHTS: None, "config.json": None, "latest": b"global_step5", "global_step5/x": b""}, "--resume"),
+    ("a config of Meta's", lambda raw: {"config.json": None, "params.json": b"{}"}, "as save_pretrained writes it"),
+    ("a key twice in the config", lambda raw: {"config.json": doubled_key()}, "'rms_norm_eps' stands twice"),
+    ("a head that is in no file", weights(without("lm_head.weight")), '"tie_word_embeddings": true'),
     ("a page of an error instead of a config", lambda raw: {"config.json": b"Entry not found"}, "config.json"),
     ("an adapter of LoRA",
      lambda raw: {WEIGHTS: None, "config.json": None, "adapter_config.json": b"{}", "adapter_model.safetensors": raw},
@@ -303,6 +339,7 @@ class PublishedFiles(CommandTest):
             files = {"config.json": (MODEL / "config.json").read_bytes(), WEIGHTS: raw, **changes(raw)}
             for file, contents in files.items():
                 if contents is not None:
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
                     (folder / file).write_bytes(contents)
             with self.subTest(name):
                 self.judge(verdict, model=folder)
@@ -326,6 +363,11 @@ class PublishedFiles(CommandTest):
 
     def test_the_id_of_a_model_instead_of_a_folder(self):
         self.judge("meta-llama/Llama-3.2-1B", model="meta-llama/Llama-3.2-1B")
+        self.judge("found an address", model="https://huggingface.co/meta-llama/Llama-3.2-1B")
+
+    def test_a_file_instead_of_a_folder(self):
+        self.judge(f"found a file; give {MODEL}", model=MODEL / "config.json")
+        self.judge(f"found a file; give {MODEL}", model=MODEL / WEIGHTS)
 
     def test_tokens_of_a_vocabulary_that_two_bytes_do_not_hold(self):
         folder = self.folder / "shape"
