@@ -148,6 +148,7 @@ TEST(CheckpointMemory, ALoadTakesAFewPiecesBesideTheSteadyState) {
       constexpr std::int64_t kPieces = 3 * 3072 * 4;
       EXPECT_LE(after.device, std::max(before.device, device + kPieces)) << tier.name;
       EXPECT_LE(after.host, std::max(before.host, host + kPieces)) << tier.name;
+      EXPECT_LE(after.host, engine.model().memory().total(kHostTiers)) << "it joined the plan";
       EXPECT_EQ(held(engine, {Tier::device}), device);
       EXPECT_EQ(held(engine, kHostTiers), host);
       train_batches(engine, rank, 1);
