@@ -148,10 +148,20 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                      false}});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
+  plan_checkpoints();
   last_step_end_ns_ = now_ns();
 }
 
 Engine::~Engine() = default;
+
+/// Within what the host has left beside the inputs that passes keep there.
+void Engine::plan_checkpoints() {
+  std::int64_t room = model_->checkpoint_room();
+  if (options_.sequence_length > 0)
+    room -= activation_bytes(settings_.micro_batch, options_.sequence_length).pinned;
+  model_->plan_checkpoints(
+      checkpoint_bytes(*model_, options_.checkpoints, std::max<std::int64_t>(0, room)));
+}
 
 ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
   const ZeroPlan& plan = model_->plan();

@@ -64,6 +64,8 @@ struct EngineOptions : ShardedModelOptions {
   /// State the most there will be where a budget leaves little room: ranks plan gathers together,
   /// so the first plan stays.
   std::int64_t sequence_length = 0;
+  /// The memory of which is in the plan from the start; else it joins when the first call comes.
+  CheckpointUse checkpoints;
 };
 
 class Engine {
@@ -178,6 +180,7 @@ class Engine {
   void require_same_inputs(const MicroBatch& batch);
   TensorParallel tensor_parallel() const;
   void plan_for(const Shape& shape);
+  void plan_checkpoints();
   ActivationBytes activation_bytes(std::int64_t batch, std::int64_t sequence) const;
   const Borders& borders(const Shape& shape) const;
   void require_piecewise(const char* call) const;

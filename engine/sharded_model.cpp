@@ -160,12 +160,27 @@ void ShardedModel::plan_late(Category category, std::int64_t& bytes) {
   if (planned_) reserve_activations(activations_);
 }
 
+std::int64_t ShardedModel::checkpoint_room() const {
+  if (host_budget_ < 0) return std::numeric_limits<std::int64_t>::max();
+  return std::max<std::int64_t>(0, host_budget_ - memory_.total(kHostTiers) + checkpoints_);
+}
+
+void ShardedModel::plan_checkpoints(std::int64_t bytes) {
+  if (bytes <= checkpoints_) return;
+  MemoryEstimate grown = memory_;
+  grown[Tier::pinned][Category::other] += bytes - checkpoints_;
+  grown.require_within(budget_, host_budget_);
+  memory_ = grown;
+  checkpoints_ = bytes;
+}
+
 void ShardedModel::set_accumulation(std::int64_t micro_batches) {
   if (micro_batches == settings_.accumulation) return;
   fail_together(mesh_.world(), [&] {
     TrainSettings settings = settings_;
     settings.accumulation = micro_batches;
     ZeroPlan next = plan_zero(settings, setup_, blocks_, mesh_, options_);
+    next.memory[Tier::pinned][Category::other] += checkpoints_;
     next.memory.require_within(budget_, host_budget_);
     synchronize();
     settings_ = std::move(settings);

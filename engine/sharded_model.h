@@ -110,6 +110,12 @@ class ShardedModel final : public ParameterAccess {
   const MemoryEstimate& memory() const { return memory_; }
   const PassPlans& passes() const { return passes_; }
 
+  /// Saves and loads take so many pinned bytes of this rank at a time: the most of all that were
+  /// told joins memory(). Throws OutOfMemory where the host's budget is smaller.
+  void plan_checkpoints(std::int64_t bytes);
+  /// What the host's budget leaves to them beside the rest; the largest int64 without a budget.
+  std::int64_t checkpoint_room() const;
+
   /// Windows from here on have so many micro-batches: plans them anew. Collective, between windows.
   void set_accumulation(std::int64_t micro_batches);
   /// Throws Error(kInvalid) for a model that only plans, or whose states are moved off the device,
@@ -178,6 +184,8 @@ class ShardedModel final : public ParameterAccess {
   const TrainSettings& train_settings() const { return settings_; }
   /// Where this rank's part of the model lies in the whole of it.
   const ModelPart& part() const { return part_; }
+  /// This rank's place among those that each hold a shard.
+  int shard_rank() const { return groups_.gather->rank(); }
   const LossScaler& loss_scaler() const { return scaler_; }
   ParameterStore& store() { return *store_; }
   GradientReducer& reducer() { return *reducer_; }
@@ -220,6 +228,7 @@ class ShardedModel final : public ParameterAccess {
   MemoryEstimate memory_;
   LateMemory late_;  ///< What is not in it yet.
   std::int64_t activations_ = 0;
+  std::int64_t checkpoints_ = 0;  ///< Of memory_.
   PassPlans passes_;
   LossScaler scaler_;
   RunState state_;

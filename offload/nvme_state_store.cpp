@@ -23,6 +23,10 @@ std::int64_t largest_tile(const std::vector<RecordLayout>& records, std::int64_t
   return largest;
 }
 
+bool overlap(const Tile& a, const Tile& b) {
+  return a.unit == b.unit && a.begin < b.begin + b.count && b.begin < a.begin + a.count;
+}
+
 std::string file_name(std::string name) {
   std::replace(name.begin(), name.end(), ' ', '-');
   return name;
@@ -38,6 +42,8 @@ class NvmeStateStore final : public StateStore {
   int window() const override { return read_ahead_ ? slots() : 1; }
   View open(int slot, const Tile& tile, Event& ready, bool contents) override;
   void close(int slot, const Tile& tile, const Event& used, bool changed) override;
+  bool on_drives() const override { return true; }
+  Event snapshot(const Tile& tile, const View& target, const Event& free) override;
   IoCounters counters() const override { return queue_->counters(); }
 
  private:
@@ -52,6 +58,11 @@ class NvmeStateStore final : public StateStore {
     Event written;  ///< The end of that.
     Event used;     ///< The end of the last work on a tile that it left as it was.
   };
+  /// What snapshot() reads.
+  struct Copy {
+    Tile tile;
+    Event done;
+  };
 
   void make_slots(Device& device, const NvmeStateOptions& options);
   void place_units(const NvmeStateOptions& options);
@@ -59,7 +70,8 @@ class NvmeStateStore final : public StateStore {
     return records_[static_cast<std::size_t>(tile.unit)];
   }
   std::span<char> written(const Tile& tile);
-  IoTransfer transfer(int slot, const Tile& tile, bool write);
+  IoTransfer transfer(const View& memory, const Tile& tile, bool write);
+  const View& bytes_of(int slot) const { return slots_[static_cast<std::size_t>(slot)].bytes; }
   /// The writes that this slot's memory and this tile's bytes on the drive still wait for.
   std::vector<Event> before(int slot, const Tile& tile) const;
   /// The host learns of an error at its next call.
@@ -72,6 +84,7 @@ class NvmeStateStore final : public StateStore {
   std::unique_ptr<SwapFolder> folder_;
   Tensor memory_;
   std::vector<Slot> slots_;
+  std::vector<Copy> copies_;  ///< That may not be over yet.
   std::unique_ptr<IoQueue> queue_;
 };
 
@@ -132,11 +145,10 @@ std::span<char> NvmeStateStore::written(const Tile& tile) {
       .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
 }
 
-IoTransfer NvmeStateStore::transfer(int slot, const Tile& tile, bool write) {
+IoTransfer NvmeStateStore::transfer(const View& memory, const Tile& tile, bool write) {
   Unit& unit = units_[static_cast<std::size_t>(tile.unit)];
   const std::int64_t begin = layout(tile).offset(tile.begin);
   const std::int64_t bytes = layout(tile).offset(tile.begin + tile.count) - begin;
-  const View& memory = slots_[static_cast<std::size_t>(slot)].bytes;
   ZERO3D_CHECK(bytes <= memory.numel(), "a tile is no larger than a slot");
   IoTransfer moved{write, unit.place.file, unit.place.offset + begin, memory.flat(0, bytes),
                    nullptr};
@@ -150,10 +162,7 @@ std::vector<Event> NvmeStateStore::before(int slot, const Tile& tile) const {
     const Slot& other = slots_[i];
     if (!other.written.recorded()) continue;
     const bool waits = !write_behind_ || i == static_cast<std::size_t>(slot);
-    const bool same_tile = other.tile.unit == tile.unit &&
-                           other.tile.begin < tile.begin + tile.count &&
-                           tile.begin < other.tile.begin + other.tile.count;
-    if (same_tile || waits) events.push_back(other.written);
+    if (overlap(other.tile, tile) || waits) events.push_back(other.written);
   }
   const Event& used = slots_[static_cast<std::size_t>(slot)].used;
   if (used.recorded()) events.push_back(used);
@@ -163,7 +172,7 @@ std::vector<Event> NvmeStateStore::before(int slot, const Tile& tile) const {
 View NvmeStateStore::open(int slot, const Tile& tile, Event& ready, bool contents) {
   raise();
   const std::span<char> records = written(tile);
-  const IoTransfer read = transfer(slot, tile, false);
+  const IoTransfer read = transfer(bytes_of(slot), tile, false);
   std::vector<IoTransfer> transfers;
   if (contents && std::any_of(records.begin(), records.end(), [](char is) { return is != 0; }))
     transfers.push_back(read);
@@ -182,10 +191,24 @@ void NvmeStateStore::close(int slot, const Tile& tile, const Event& used, bool c
   }
   std::vector<Event> after = before(slot, tile);
   after.push_back(used);
-  from.written = queue_->submit("write tile", {transfer(slot, tile, true)}, after);
+  std::erase_if(copies_, [](const Copy& copy) { return copy.done.done(); });
+  for (const Copy& copy : copies_)
+    if (overlap(copy.tile, tile)) after.push_back(copy.done);
+  from.written = queue_->submit("write tile", {transfer(bytes_of(slot), tile, true)}, after);
   from.tile = tile;
   const std::span<char> records = written(tile);
   std::fill(records.begin(), records.end(), char{1});
+}
+
+Event NvmeStateStore::snapshot(const Tile& tile, const View& target, const Event& free) {
+  raise();
+  std::vector<Event> after;
+  for (const Slot& slot : slots_)
+    if (slot.written.recorded() && overlap(slot.tile, tile)) after.push_back(slot.written);
+  if (free.recorded()) after.push_back(free);
+  const Event done = queue_->submit("copy tile", {transfer(target, tile, false)}, after);
+  copies_.push_back({tile, done});
+  return done;
 }
 
 }  // namespace

@@ -2,7 +2,14 @@
 
 #include <utility>
 
+#include "zero3d/core/error.h"
+
 namespace zero3d {
+
+Event StateStore::snapshot(const Tile& /*tile*/, const View& /*target*/, const Event& /*free*/) {
+  throw Error(ErrorKind::kInternal, "snapshot() of a store whose tiles are in memory");
+}
+
 namespace {
 
 class MemoryStateStore final : public StateStore {

@@ -28,6 +28,12 @@ class StateStore {
   /// The work that uses the slot's tile ends at `used`: its bytes may be taken back after it, and
   /// need not be kept where that work changed nothing.
   virtual void close(int slot, const Tile& tile, const Event& used, bool changed) = 0;
+  /// Whether tiles lie on drives, from where snapshot() copies them.
+  virtual bool on_drives() const { return false; }
+  /// Starts to copy a tile's records, as every close() so far leaves them, to `target`, host memory
+  /// of the caller, once `free` is passed if that is recorded; returns the point where they are
+  /// there. Nothing of a later close() reaches the drive before it.
+  virtual Event snapshot(const Tile& tile, const View& target, const Event& free);
   /// What lies in device memory goes to memory of `tier`, or comes back; no tile is open meanwhile,
   /// and nothing that is enqueued uses one. Blocks the host. Throws OutOfMemory, with part of it
   /// moved.

@@ -68,6 +68,21 @@ void add_bench_muon(CLI::App& bench) {
   command->callback([options] { bench_muon(*options); });
 }
 
+void add_bench_save(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "save", "Saves and loads of a checkpoint beside one write and one copy of its bytes");
+  auto options = std::make_shared<SaveBenchOptions>();
+  command->add_option("--path", options->path, "Folder to save to; its files are removed again")
+      ->required();
+  command->add_option("--size", options->size, "Of masters and moments")->capture_default_str();
+  command->add_option("--tier", options->tier, "Where they lie: device or cpu")
+      ->check(CLI::IsMember({"device", "cpu"}))
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "Runs of each, in turns")
+      ->check(int_number(1));
+  command->callback([options] { bench_save(*options); });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -76,6 +91,7 @@ void add_bench(CLI::App& app) {
   add_bench_adam(*bench);
   add_bench_io(*bench);
   add_bench_muon(*bench);
+  add_bench_save(*bench);
 }
 
 double median(std::vector<double> values) {

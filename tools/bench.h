@@ -35,9 +35,17 @@ struct IoBenchOptions {
   bool buffered = false;
 };
 
+struct SaveBenchOptions {
+  std::string path;
+  std::string size = "2GB";
+  std::string tier = "cpu";
+  int repeats = 3;
+};
+
 void bench_adam(const AdamBenchOptions& options);
 void bench_io(const IoBenchOptions& options);
 void bench_muon(const MuonBenchOptions& options);
+void bench_save(const SaveBenchOptions& options);
 
 /// Of at least one value.
 double median(std::vector<double> values);

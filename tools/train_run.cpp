@@ -92,6 +92,8 @@ class RankRun {
     engine.seed = request_.seed;
     engine.adjust = adjustments(plan);
     engine.sequence_length = plan.sequence_length;
+    const bool saves = !request_.save.empty();
+    engine.checkpoints = {saves, saves && request_.save_async, plan.resumed != nullptr};
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
     const int ranks = ranks_of_this_machine(world);

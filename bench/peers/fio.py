@@ -4,6 +4,7 @@
   bench/peers/fio.py build/release/bin --path DIR             `zero3d bench io` beside fio's sequential jobs
   bench/peers/fio.py build/release/bin step --path DIR        an optimizer step from the drive, with next to no tokens to
                                                               hide it behind, beside fio's time for its bytes as a mixed job
+  bench/peers/fio.py build/release/bin save --path DIR        `zero3d bench save` beside fio's sequential jobs
 Needs fio. Figures are medians over rounds; ratios are medians of the rounds' ratios.
 """
 import argparse
@@ -68,10 +69,30 @@ def compare_step(args):
     print(f"median {statistics.median(ratios):.2f} (wanted 1.05)")
 
 
+def compare_saves(args):
+    """Rates of a checkpoint of as many bytes, and what an asynchronous one keeps training waiting."""
+    size = args.size << 20
+    shares = {"save": [], "load": []}
+    for _ in range(args.rounds):
+        theirs = {rw: fio(args.path, rw, size, args.block, args.depth)[rw]["bw_bytes"] / 1e9 for rw in ("write", "read")}
+        output = subprocess.run(
+            [os.path.join(args.bin, "zero3d"), "bench", "save", "--path", args.path, "--size", str(size), "--repeats", "1"], check=True,
+            capture_output=True, text=True).stdout
+        ours = {what: [float(x) for x in re.search(rf"^ *{what}.*? ([\d.]+) s +([\d.]+) GB/s$", output, re.M).groups()]
+                for what in ("save", "load", "of that", "one copy")}
+        for what, rw in (("save", "write"), ("load", "read")):
+            shares[what].append(ours[what][1] / theirs[rw])
+        stall, most = ours["of that"][0], max(0.05 * ours["save"][0], 1.3 * ours["one copy"][0])
+        print(f"save {ours['save'][1]:.2f} GB/s, fio {theirs['write']:.2f}; load {ours['load'][1]:.2f}, fio {theirs['read']:.2f}; "
+              f"stall {stall:.3f} s (wanted {most:.3f})", flush=True)
+    for what, values in shares.items():
+        print(f"{what}  {statistics.median(values):.2f} of fio's rate (wanted 0.9)")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="the folder of zero3d and offload_bench")
-    parser.add_argument("what", nargs="?", choices=["streams", "step"], default="streams")
+    parser.add_argument("what", nargs="?", choices=["streams", "step", "save"], default="streams")
     parser.add_argument("--path", required=True)
     parser.add_argument("--size", type=int, default=2048, help="MiB of a file")
     parser.add_argument("--block", type=int, default=1 << 20)
@@ -79,7 +100,7 @@ def main():
     parser.add_argument("--tile", type=int, default=2 << 20, help="elements: GPT-2 124M then has over 60 tiles")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    compare_step(args) if args.what == "step" else compare_streams(args)
+    {"streams": compare_streams, "step": compare_step, "save": compare_saves}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,13 @@ struct LoadCheckpointOptions {
   bool load_seed = true;
 };
 
+/// What a run will ask for.
+struct CheckpointUse {
+  bool saves = false;
+  bool saves_asynchronously = false;
+  bool loads = false;
+};
+
 struct LoadedCheckpoint {
   std::string path;  ///< "" when there was none to load.
   JsonValue client_state = JsonValue::make_object();
@@ -49,6 +56,11 @@ struct LoadedCheckpoint {
 /// Throws where updates are delayed: gradients that wait, which blocks the device updates and how
 /// often each block was updated are in no checkpoint. `call`: what was asked for.
 void require_nothing_delayed(const ShardedModel& model, const char* call);
+
+/// Pinned bytes that saves and loads take of this rank beside the model, where the host has `room`:
+/// ShardedModel::plan_checkpoints has them in the plan before the first comes.
+std::int64_t checkpoint_bytes(const ShardedModel& model, const CheckpointUse& use,
+                              std::int64_t room);
 
 /// Saves one model. Every call but the constructor is collective and host-blocking; what fails on
 /// one rank is thrown as an Error on all, the folder has what it had, and training may go on.

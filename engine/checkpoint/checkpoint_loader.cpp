@@ -120,6 +120,10 @@ LoadedCheckpoint load_checkpoint(ShardedModel& model, const SavedState& saved,
   what.states = options.load_optimizer_states && !options.load_module_only;
   require_goes_with(saved, model, what);
   Communicator& world = model.mesh().world();
+  try_together(world, [&] {
+    model.plan_checkpoints(load_bytes(model));
+    return std::string();
+  });
   fail_together(world, [&] { load_state(saved, model, what); });
   LoadedCheckpoint result;
   result.path = saved.path();

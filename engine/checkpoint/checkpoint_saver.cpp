@@ -9,6 +9,7 @@
 #include "zero3d/engine/checkpoint/checkpoint.h"
 #include "zero3d/engine/checkpoint/checkpoint_folder.h"
 #include "zero3d/engine/checkpoint/merge_manifests.h"
+#include "zero3d/engine/checkpoint/state_loader.h"
 #include "zero3d/engine/checkpoint/state_writer.h"
 #include "zero3d/engine/checkpoint/try_together.h"
 
@@ -67,6 +68,15 @@ struct CheckpointSaver::Pending {
   std::unique_ptr<StateWriter> writer;
 };
 
+std::int64_t checkpoint_bytes(const ShardedModel& model, const CheckpointUse& use,
+                              std::int64_t room) {
+  std::int64_t bytes = use.loads ? load_bytes(model) : 0;
+  if (!use.saves && !use.saves_asynchronously) return bytes;
+  SaveMemory save = StateWriter::plan(model, false, use.saves_asynchronously, room);
+  if (save.total() > room) save = StateWriter::plan(model, false, false, room);
+  return std::max(bytes, save.total());
+}
+
 CheckpointSaver::CheckpointSaver(ShardedModel& model) : model_(model) {}
 
 CheckpointSaver::~CheckpointSaver() {
@@ -94,7 +104,7 @@ std::string CheckpointSaver::save(const std::string& folder, const SaveCheckpoin
   }
   begin(folder, options);
   const std::string target = pending_->target;
-  if (!options.asynchronous) complete();
+  if (!pending_->options.asynchronous) complete();
   return target;
 }
 
@@ -107,17 +117,19 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
   const std::string tag = options.tag.empty() ? tag_of_step(model_.state().steps) : options.tag;
   pending->tag = agree_on_tag(world, tag, model_.train_settings().tag_validation);
   pending->target = (std::filesystem::path(folder) / pending->tag).string();
-  const bool frozen_too = !options.exclude_frozen_parameters;
   const std::string writing = try_together(world, [&] {
     if (world.rank() != 0) return std::string();
     pending->made.emplace(folder, pending->tag);
     return pending->made->writing();
   })[0];
+  const std::int64_t room = model_.checkpoint_room();
+  SaveMemory memory =
+      StateWriter::plan(model_, options.exclude_frozen_parameters, options.asynchronous, room);
   if (options.asynchronous) {
-    const std::vector<std::string> room =
-        world.exchange(StateWriter::whole_bytes(model_, !frozen_too) > 0 ? "enough" : "");
-    if (std::find(room.begin(), room.end(), "") != room.end()) {
+    const std::vector<std::string> fits = world.exchange(memory.total() <= room ? "it does" : "");
+    if (std::find(fits.begin(), fits.end(), "") != fits.end()) {
       pending->options.asynchronous = false;
+      memory = StateWriter::plan(model_, options.exclude_frozen_parameters, false, room);
       if (world.rank() == 0)
         log_info("host memory has no room for a copy of the state: training waits for the save");
     }
@@ -125,8 +137,9 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
   pending_ = std::move(pending);
   try {
     try_together(world, [&] {
-      pending_->writer = std::make_unique<StateWriter>(model_, writing, !frozen_too,
-                                                       pending_->options.asynchronous);
+      model_.plan_checkpoints(memory.total());
+      pending_->writer =
+          std::make_unique<StateWriter>(model_, writing, options.exclude_frozen_parameters, memory);
       return std::string();
     });
   } catch (const CommError&) {
@@ -135,7 +148,6 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
     abandon();
     throw;
   }
-  if (options.asynchronous && !pending_->options.asynchronous) complete();
 }
 
 /// All ranks are done with the folder before it goes.

@@ -43,26 +43,24 @@ struct RankFile::Output {
   std::exception_ptr error;
 };
 
-std::int64_t RankFile::buffer_bytes(const TrackingResource& memory, std::int64_t bytes,
-                                    bool whole) {
-  const std::int64_t needed = round_up(std::max<std::int64_t>(bytes, 1), FileSums::kPageBytes);
-  const std::int64_t room = memory.available() / FileSums::kPageBytes * FileSums::kPageBytes;
-  if (whole) return needed <= room ? needed : 0;
-  const std::int64_t wanted = std::min(needed, kBuffers * kBuffer);
-  return std::min(wanted, std::max(room, kBuffers * FileSums::kPageBytes));
+std::int64_t RankFile::whole_buffers(std::int64_t bytes) {
+  return round_up(std::max<std::int64_t>(bytes, 1), FileSums::kPageBytes);
 }
 
-RankFile::RankFile(Device& device, const std::string& path, std::int64_t bytes, bool whole)
+std::int64_t RankFile::some_buffers(std::int64_t bytes, std::int64_t room) {
+  const std::int64_t pages = room / FileSums::kPageBytes * FileSums::kPageBytes;
+  return std::min(
+      {whole_buffers(bytes), kBuffers * kBuffer, std::max(pages, kBuffers * FileSums::kPageBytes)});
+}
+
+RankFile::RankFile(Device& device, const std::string& path, std::int64_t buffer_bytes)
     : device_(device), output_(std::make_shared<Output>(path)) {
-  TrackingResource& memory = device.memory(Tier::pinned);
-  const std::int64_t total =
-      std::max(buffer_bytes(memory, bytes, whole), kBuffers * FileSums::kPageBytes);
-  memory_ = Tensor(memory, kNoStream, DType::u8, Shape{total}, Category::other);
-  std::int64_t size = kBuffer;
-  if (!whole) size = total / kBuffers / FileSums::kPageBytes * FileSums::kPageBytes;
-  for (std::int64_t at = 0; at < total; at += size)
-    buffers_.emplace_back().bytes = memory_.view().flat(at, std::min(size, total - at));
-  if (!whole && buffers_.back().bytes.numel() < size) buffers_.pop_back();
+  memory_ = Tensor(device.memory(Tier::pinned), kNoStream, DType::u8, Shape{buffer_bytes},
+                   Category::other);
+  const std::int64_t third = buffer_bytes / kBuffers / FileSums::kPageBytes * FileSums::kPageBytes;
+  const std::int64_t size = std::clamp(third, FileSums::kPageBytes, kBuffer);
+  for (std::int64_t at = 0; at < buffer_bytes; at += size)
+    buffers_.emplace_back().bytes = memory_.view().flat(at, std::min(size, buffer_bytes - at));
   stream_ = device.create_host_stream("checkpoint");
 }
 

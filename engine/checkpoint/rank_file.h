@@ -20,17 +20,19 @@ namespace zero3d {
 
 class RankFile {
  public:
-  /// For `bytes` in all, to be written to `path`; `whole`: with buffers for all of them. Throws
-  /// OutOfMemory.
-  RankFile(Device& device, const std::string& path, std::int64_t bytes, bool whole);
+  /// To be written to `path`, through buffers of `buffer_bytes`, which whole_buffers() or
+  /// some_buffers() tells. Throws OutOfMemory.
+  RankFile(Device& device, const std::string& path, std::int64_t buffer_bytes);
   /// Waits for what is under way.
   ~RankFile();
 
   /// Bytes that a block of `bytes` takes in the file: whole multiples of kAlignment.
   static constexpr std::int64_t kAlignment = 8;
   static std::int64_t block_bytes(std::int64_t bytes) { return round_up(bytes, kAlignment); }
-  /// Bytes of buffers that the constructor takes of `memory`; 0 when it does not have them.
-  static std::int64_t buffer_bytes(const TrackingResource& memory, std::int64_t bytes, bool whole);
+  /// Bytes of buffers that hold all of a file of `bytes`.
+  static std::int64_t whole_buffers(std::int64_t bytes);
+  /// Of a few that it is written through, best no more than `room` bytes.
+  static std::int64_t some_buffers(std::int64_t bytes, std::int64_t room);
 
   /// A new block begins: where it lies in the file.
   std::int64_t begin_block();

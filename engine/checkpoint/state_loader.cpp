@@ -58,18 +58,26 @@ void fill(const View& target, float value) {
                    target.data(), values.size());
 }
 
+/// Of one tensor's part of the largest record.
+std::int64_t record_bytes(const ShardedModel& model) {
+  std::int64_t record = 0;
+  for (const Unit& unit : model.plan().layout.units())
+    if (!unit.frozen) record = std::max(record, unit.shard);
+  record = std::min(record, tile_sizes(model.plan().optimizer.tile_elements).record);
+  return bytes_of(record, DType::f32);
+}
+
+constexpr std::size_t kBuffers = 3;
+
 /// Brings tensors to the device through buffers of one record.
 class StateLoad {
  public:
   StateLoad(const SavedState& saved, ShardedModel& model) : saved_(saved), model_(model) {
-    std::int64_t record = 0;
-    for (const Unit& unit : model.plan().layout.units())
-      if (!unit.frozen) record = std::max(record, unit.shard);
-    record = std::min(record, tile_sizes(model.plan().optimizer.tile_elements).record);
-    if (record == 0) return;
+    const std::int64_t bytes = record_bytes(model);
+    if (bytes == 0) return;
     for (Buffer& buffer : buffers_)
       buffer.memory = Tensor(model.device().memory(Tier::pinned), kNoStream, DType::u8,
-                             Shape{bytes_of(record, DType::f32)}, Category::other);
+                             Shape{bytes}, Category::other);
   }
 
   void load(std::span<const StateSlice> slices, Stream& stream, bool states) {
@@ -108,7 +116,7 @@ class StateLoad {
 
   const SavedState& saved_;
   ShardedModel& model_;
-  std::array<Buffer, 3> buffers_;
+  std::array<Buffer, kBuffers> buffers_;
   std::size_t next_ = 0;
 };
 
@@ -159,6 +167,10 @@ std::string find_strangers(const SavedState& saved, const std::vector<std::strin
     if (known.count(entry.name) == 0) strangers.push_back(entry.name);
   if (strangers.empty()) return "";
   return concat("it has parameters that this model lacks: ", name_list(strangers));
+}
+
+std::int64_t load_bytes(const ShardedModel& model) {
+  return static_cast<std::int64_t>(kBuffers) * record_bytes(model);
 }
 
 void load_state(const SavedState& saved, ShardedModel& model, const LoadWhat& what) {

@@ -105,6 +105,17 @@ class ShardedOptimizer {
   void for_each_tile(
       bool changes, const std::function<bool(int unit)>& wanted,
       const std::function<void(const Tile&, std::span<const StateSlice>, Stream&)>& visit);
+  /// Of a unit whose state lies on drives, whole records of it: StateStore's, for `target` of
+  /// snapshot_bytes(). What they hold once the event is passed: snapshot_slices().
+  Event snapshot(const Tile& tile, const View& target, const Event& free) {
+    return lane(tile.unit).store->snapshot(tile, target, free);
+  }
+  std::int64_t snapshot_bytes(const Tile& tile) const;
+  std::vector<StateSlice> snapshot_slices(const Tile& tile, const View& bytes) const {
+    return parameter_slices(tile, bytes);
+  }
+  /// Whether a unit's state lies there.
+  bool on_drives(int unit) const { return lanes_[lane_of(unit)].store->on_drives(); }
   /// Whose work updates a unit's parameters where they lie.
   Stream& stream_of(int unit) { return *lane(unit).stream; }
   bool has_master(int unit) const { return options_.has_master(unit); }

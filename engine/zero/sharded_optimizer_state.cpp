@@ -74,6 +74,11 @@ void ShardedOptimizer::for_each_tile(
       changes);
 }
 
+std::int64_t ShardedOptimizer::snapshot_bytes(const Tile& tile) const {
+  const RecordLayout& records = records_[static_cast<std::size_t>(tile.unit)];
+  return records.offset(tile.begin + tile.count) - records.offset(tile.begin);
+}
+
 void ShardedOptimizer::refresh_master(int parameter) {
   const int unit = layout_.parameter(parameter).unit;
   if (!options_.has_master(unit)) return;

@@ -106,6 +106,29 @@ TEST(CheckpointFiles, ParametersAlone) {
   });
 }
 
+TEST(CheckpointFiles, StatesOfTheOptimizerMayBeLeftThere) {
+  const TemporaryFolder folder;
+  make_checkpoint(folder);
+  on_engine([&](Engine& engine, int) {
+    LoadCheckpointOptions load;
+    load.load_optimizer_states = false;
+    engine.load_checkpoint(folder.path().string(), load);
+    EXPECT_EQ(engine.global_steps(), 1);
+    EXPECT_EQ(engine.state().optimizer_steps, 0);
+    SaveCheckpointOptions save;
+    save.tag = "again";
+    engine.save_checkpoint(folder.path().string(), save);
+  });
+  const SavedTensors before = read_saved(folder.file("global_step1"));
+  const SavedTensors after = read_saved(folder.file("again"));
+  for (const auto& [name, bytes] : after.tensors) {
+    if (name.find("/weight") != std::string::npos)
+      EXPECT_EQ(bytes, before.tensors.at(name)) << name;
+    else
+      EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size())) << name;
+  }
+}
+
 TEST(CheckpointFiles, NothingThereIsSaidAndNothingElse) {
   const TemporaryFolder folder;
   LogCapture log;

@@ -1,8 +1,12 @@
 // Checkpoints between meshes: parameters that tensor parallelism cuts along rows, along columns and
-// in parts, with grains and padding, saved on any mesh and at any stage, loaded on any other.
+// in parts, with grains and padding, and that stages of a pipeline hold alone or together, saved on
+// any mesh and at any stage, loaded on any other.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
+#include <random>
+#include <set>
 
 #include "saved_tensors.h"
 #include "zero3d/core/text.h"
@@ -25,13 +29,15 @@ ParameterSpec spec(const std::string& name, const Shape& shape, TensorParallelSp
   return result;
 }
 
-/// Two blocks; the second one's are those of a pipeline's second stage.
+/// Two blocks; the second one's are those of a pipeline's second stage, and both have "tied".
 std::vector<std::vector<ParameterSpec>> blocks() {
   return {{spec("rows", Shape{37, 33}, {.dim = 0}), spec("columns", Shape{33, 50}, {.dim = 1}),
-           spec("copied", Shape{700}, {}), spec("frozen rows", Shape{11, 130}, {.dim = 0}, true)},
+           spec("copied", Shape{700}, {}), spec("tied", Shape{21, 30}, {.dim = 0}),
+           spec("frozen rows", Shape{11, 130}, {.dim = 0}, true)},
           {spec("fused", Shape{9, 96}, {.dim = 1, .parts = {48, 24, 24}, .grain = 12}),
            spec("scalar", Shape{}, {}), spec("frozen", Shape{5}, {}, true),
-           spec("middle", Shape{3, 10, 7}, {.dim = 1}), spec("none", Shape{0, 4}, {})}};
+           spec("middle", Shape{3, 10, 7}, {.dim = 1}), spec("none", Shape{0, 4}, {}),
+           spec("tied", Shape{21, 30}, {.dim = 0})}};
 }
 
 struct MeshTrial {
@@ -40,8 +46,11 @@ struct MeshTrial {
   int stage = 0;
   const char* offload = "";
   const char* precision = "";
+  int pp = 1;
 
-  std::string name() const { return concat("dp ", dp, " tp ", tp, " stage ", stage, offload); }
+  std::string name() const {
+    return concat("dp ", dp, " tp ", tp, " pp ", pp, " stage ", stage, offload);
+  }
 };
 
 TrainSettings settings_for(const MeshTrial& trial) {
@@ -53,14 +62,15 @@ TrainSettings settings_for(const MeshTrial& trial) {
              trial.stage, "}}");
   TrainSettings settings = settings_of(json, trial.dp);
   settings.tp = trial.tp;
+  settings.pp = trial.pp;
   return settings;
 }
 
 void on_mesh(const MeshTrial& trial, const ParameterSource* source,
              const std::function<void(ShardedModel&)>& use) {
   const TrainSettings settings = settings_for(trial);
-  run_ranks(trial.dp * trial.tp, [&](Communicator& world) {
-    const Mesh mesh(world, {.dp = trial.dp, .tp = trial.tp});
+  run_ranks(trial.dp * trial.tp * trial.pp, [&](Communicator& world) {
+    const Mesh mesh(world, {.dp = trial.dp, .tp = trial.tp, .pp = trial.pp});
     CpuDeviceOptions options;
     options.rank = world.rank();
     const auto device = make_cpu_device(options);
@@ -76,8 +86,10 @@ class NumberedState final : public SavedState {
  public:
   explicit NumberedState(bool bf16) {
     std::vector<SavedParameter> all;
+    std::set<std::string> seen;
     for (const auto& block : blocks()) {
       for (const ParameterSpec& spec : block) {
+        if (!seen.insert(spec.name).second) continue;
         SavedParameter entry{spec.name, spec.shape, spec.frozen, "AdamW", {}};
         entry.tensors.emplace(kWeight, bf16 && spec.frozen ? DType::bf16 : DType::f32);
         if (!spec.frozen) {
@@ -169,6 +181,46 @@ TEST(CheckpointMesh, EveryMeshWritesAndReadsEveryElement) {
       from = std::make_unique<CheckpointReader>(path);
       before = std::move(folder);
     }
+  }
+}
+
+/// All of {dp 1-4} x {tp 1, 2} x {pp 1, 2} x {stage 0-3}.
+std::vector<MeshTrial> all_meshes() {
+  std::vector<MeshTrial> meshes;
+  for (int dp = 1; dp <= 4; ++dp)
+    for (int tp = 1; tp <= 2; ++tp)
+      for (int pp = 1; pp <= 2; ++pp)
+        for (int stage = 0; stage <= 3; ++stage)
+          meshes.push_back({.dp = dp, .tp = tp, .stage = stage, .pp = pp});
+  return meshes;
+}
+
+/// A walk over pairs of meshes, each loading what the one before it saved. ZERO3D_EVERY_PAIR=1: all
+/// 4,096 of them, in minutes.
+TEST(CheckpointMesh, AnyMeshLoadsWhatAnyOtherSaved) {
+  const std::vector<MeshTrial> meshes = all_meshes();
+  std::vector<std::size_t> walk;
+  if (std::getenv("ZERO3D_EVERY_PAIR") != nullptr) {
+    for (std::size_t a = 0; a < meshes.size(); ++a) {
+      for (std::size_t b = a; b < meshes.size(); ++b) walk.insert(walk.end(), {a, b});
+      walk.push_back(a);  // back from the last
+    }
+  } else {
+    std::mt19937 random(15);
+    walk = {meshes.size() - 1, 0};
+    while (walk.size() < (kSanitized ? 4 : 20)) walk.push_back(random() % meshes.size());
+  }
+  std::unique_ptr<TemporaryFolder> before;
+  std::unique_ptr<SavedState> from = std::make_unique<NumberedState>(false);
+  std::size_t last = 0;
+  for (const std::size_t next : walk) {
+    auto folder = std::make_unique<TemporaryFolder>();
+    const std::string path = save_on(meshes[next], *from, folder->path().string());
+    expect_numbers(read_saved(path), false);
+    if (HasFailure()) FAIL() << meshes[last].name() << " to " << meshes[next].name();
+    from = std::make_unique<CheckpointReader>(path);
+    before = std::move(folder);
+    last = next;
   }
 }
 

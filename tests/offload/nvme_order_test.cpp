@@ -51,5 +51,55 @@ TEST(NvmeStateStore, ATileIsReadAfterItsWriteFromAnotherSlot) {
   EXPECT_EQ(seen, std::byte{7});
 }
 
+/// A checkpoint's copy has what was there when it was asked for, however late it is read.
+TEST(NvmeStateStore, AnUpdateOfATileWaitsForItsCopy) {
+  const TemporaryFolder folder;
+  CpuDeviceOptions checked;
+  checked.check_hazards = true;
+  const auto device = make_cpu_device(checked);
+  const auto stream = device->create_stream("update");
+  const std::vector<RecordLayout> records = {RecordLayout(2048, 1024, std::vector<RecordPart>(1))};
+  const auto faults = std::make_shared<Faults>();
+  faults->writes = false;  // reads are held back
+  NvmeStateOptions options;
+  options.paths = {folder.path().string()};
+  options.buffer_count = 2;
+  options.io.port = faulty(faults, make_thread_port);
+  const auto store = make_nvme_state_store(options)(*device, records);
+  const Tile whole{0, 0, 2048}, half{0, 1024, 1024};
+  const auto write = [&](int slot, const Tile& tile, std::byte value) {
+    Event ready, used;
+    const View bytes = store->open(slot, tile, ready, false);
+    if (ready.recorded()) stream->wait(ready);
+    stream->launch("fill", {writes(bytes)}, [bytes, value] {
+      std::fill(bytes.data(), bytes.data() + bytes.bytes(), value);
+    });
+    stream->record(used);
+    store->close(slot, tile, used, true);
+  };
+  write(0, whole, std::byte{7});
+  stream->synchronize();
+  faults->hold = true;
+  const Tensor memory(device->memory(Tier::pinned), kNoStream, DType::u8, Shape{64 << 10},
+                      Category::other);
+  const View target = memory.view().flat(0, 4096);
+  const Event copied = store->snapshot(half, target, Event());
+  write(1, whole, std::byte{9});
+  Event written;
+  store->open(1, whole, written, false);  // once its slot is on the drive
+  stream->synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(copied.done());
+  EXPECT_FALSE(written.done()) << "the copy has not been read yet";
+  faults->hold = false;
+  written.wait();
+  EXPECT_TRUE(copied.done());
+  std::byte seen{};
+  stream->wait(copied);
+  stream->launch("look", {reads(target)}, [target, &seen] { seen = target.data()[100]; });
+  stream->synchronize();
+  EXPECT_EQ(seen, std::byte{7});
+}
+
 }  // namespace
 }  // namespace zero3d::test

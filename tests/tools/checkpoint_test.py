@@ -3,7 +3,6 @@
 Usage: checkpoint_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -13,22 +12,6 @@ import support
 from support import MODELS, options, read_lines, read_safetensors, without_times
 
 STOPPED = 3  # the exit code of a run that was asked to leave
-
-
-def parent_of(pid):
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[1])
-    except OSError:
-        return 0
-
-
-def command_of(pid):
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 class CheckpointTest(support.CommandTest):
@@ -201,48 +184,6 @@ class Stop(CheckpointTest):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=5)
         self.assertEqual(process.returncode, -signal.SIGINT)
-
-    def test_one_rank_killed_under_mpi(self):
-        if not options.mpiexec:
-            self.skipTest("built without MPI")
-        config = self.stage(3)
-        process = self.start(launcher=[*options.mpiexec.split(), "2"], config=config, save=self.saved, save_interval=1, keep_last=2)
-        self.wait_for_steps(3, process)
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and parent_of(entry) == process.pid]
-        ranks = [pid for pid in pids if b"zero3d" in command_of(pid).split(b"\0")[0]]
-        self.assertEqual(len(ranks), 2, pids)
-        os.kill(ranks[1], signal.SIGKILL)
-        begin = time.monotonic()
-        process.communicate(timeout=30)
-        self.assertLess(time.monotonic() - begin, 15)
-        self.succeed(["inspect", self.saved, "--verify"])
-        step = json.loads(self.succeed(["inspect", self.saved, "--json"]).stdout)["state"]["steps"]
-        straight = self.records("straight.jsonl", config=config, ranks=2, steps=step + 2)
-        self.assertEqual(self.records("resumed.jsonl", config=config, ranks=2, steps=step + 2, resume=self.saved), straight[step:])
-
-    def test_killed_at_any_moment_it_goes_on(self):
-        """SIGKILL of all ranks while they train and save: the newest complete checkpoint goes on as if nothing had been."""
-        run = {"config": self.stage(3, bf16={"enabled": True}), "ranks": 2}
-        straight = self.records("straight.jsonl", steps=30, **run)
-        rng = random.Random(1)
-        reached = 0
-        for kill in range(int(os.environ.get("ZERO3D_KILLS", "8"))):
-            process = self.start(save=self.saved, save_interval=1, keep_last=2, resume="latest", save_async=kill % 2 == 0, **run)
-            end = time.monotonic() + 0.4 + rng.random() * 0.5
-            while time.monotonic() < end and process.poll() is None:
-                time.sleep(0.005)
-            process.kill()
-            process.communicate()
-            if not (self.saved / "latest").exists():
-                continue
-            self.succeed(["inspect", self.saved, "--verify"])
-            step = json.loads(self.succeed(["inspect", self.saved, "--json"]).stdout)["state"]["steps"]
-            self.assertGreaterEqual(step, reached)
-            reached = step
-        self.assertGreater(reached, 0)
-        got = [r for r in without_times(read_lines(self.folder / "m.jsonl")) if r["step"] <= min(30, reached)]
-        self.assertEqual(got, straight[:len(got)])
-        self.assertGreaterEqual(len(got), min(30, reached))
 
 
 class Look(CheckpointTest):

@@ -483,7 +483,8 @@ class Places(CommandTest):
         commands = (self.train_arguments(export=self.folder / "out"), ["validate", self.config()], ["config-docs"], ["--help"],
                     ["bench", "adam", "--numel", "1K", "--threads", "1", "--repeats", "1"],
                     ["bench", "io", "--path", self.folder, "--size", "64KiB", "--block-size", "4KiB", "--queue-depth", "2", "--buffered"],
-                    ["bench", "muon", "--rows", "8", "--columns", "8", "--threads", "1", "--repeats", "1"])
+                    ["bench", "muon", "--rows", "8", "--columns", "8", "--threads", "1", "--repeats", "1"],
+                    ["bench", "save", "--path", self.folder, "--size", "1MB", "--repeats", "1"])
         for arguments in commands:
             with self.subTest(arguments[0]):
                 with open("/dev/full", "wb") as full:
