@@ -19,24 +19,19 @@ class CudaError : public Error {
   cudaError_t code_;
 };
 
-/// Makes a device the calling thread's current one, and the one before it again at its end.
-class CudaDeviceScope {
- public:
-  explicit CudaDeviceScope(int device);
-  ~CudaDeviceScope();
-  CudaDeviceScope(const CudaDeviceScope&) = delete;
-  CudaDeviceScope& operator=(const CudaDeviceScope&) = delete;
+/// Makes a device the calling thread's current one. It stays that: to go back to a device that the
+/// process does not use would cost memory there.
+void use_cuda_device(int device);
 
- private:
-  int before_ = 0;
-};
+/// For destructors: a call that fails is a line in the log.
+void log_cuda_failure(cudaError_t code, const char* call) noexcept;
 
 }  // namespace zero3d
 
 /// Throws CudaError unless the call, which gives a cudaError_t, succeeds.
-#define ZERO3D_CUDA(call)                                                              \
-  do {                                                                                 \
-    const cudaError_t zero3d_code = (call);                                            \
-    if (zero3d_code != cudaSuccess)                                                    \
-      throw ::zero3d::CudaError(zero3d_code, #call, __FILE__, __LINE__);               \
+#define ZERO3D_CUDA(call)                                                \
+  do {                                                                   \
+    const cudaError_t zero3d_code = (call);                              \
+    if (zero3d_code != cudaSuccess)                                      \
+      throw ::zero3d::CudaError(zero3d_code, #call, __FILE__, __LINE__); \
   } while (false)

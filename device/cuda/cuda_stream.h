@@ -18,12 +18,12 @@ namespace zero3d {
 /// cudaStream_t, by the name that needs no CUDA header.
 using CudaStreamHandle = CUstream_st*;
 
-/// Enqueues work of the GPU, as Stream::launch does a body of the CPU. The stream's own thread, whose
-/// current device is the stream's, calls `issue` once all that was enqueued before has been handed to
-/// CUDA: it launches kernels and starts copies on the handle, and returns without waiting for them.
-/// It may block where that means to wait for other ranks' threads, never for what is enqueued later.
-/// An error that it throws, or leaves behind as CUDA's last error, is the stream's. A kernel's
-/// arguments are copied by its launch: `issue` and what it holds end with the call.
+/// Enqueues work of the GPU, as Stream::launch does a body of the CPU. The stream's own thread,
+/// whose current device is the stream's, calls `issue` once all that was enqueued before has been
+/// handed to CUDA: it launches kernels and starts copies on the handle, and returns without waiting
+/// for them. It may block where that means to wait for other ranks' threads, never for what is
+/// enqueued later. An error that it throws, or leaves behind as CUDA's last error, is the stream's.
+/// A kernel's arguments are copied by its launch: `issue` and what it holds end with the call.
 ///
 /// Throws Error(kInvalid) when `stream` is not of a CUDA device or this build has no CUDA, and
 /// Error(kHazard) as launch() does.
