@@ -141,6 +141,10 @@ void QueuedStream::then(std::function<void(const std::exception_ptr&)> next) {
   push({Step::then, 0, {}, {}, nullptr, std::move(next)});
 }
 
+void QueuedStream::then_handed_on(std::function<void(const std::exception_ptr&)> next) {
+  push({Step::then_handed_on, 0, {}, {}, nullptr, std::move(next)});
+}
+
 void QueuedStream::synchronize() {
   ZERO3D_CHECK(std::this_thread::get_id() != worker_.get_id(),
                "a task synchronises the stream it runs on");
@@ -201,14 +205,16 @@ void QueuedStream::execute(Task& task) {
       task.event.reset();
       break;
     case Step::then:
-      if (native_ == nullptr) {
-        task.next(runner_.hand_on_error());
-      } else {
+      if (native_ != nullptr) {
         const auto end = std::make_shared<EventState>();
         end->set_recorder(runner_.status());
         pass(*end);
         end->then([end, next = std::move(task.next)] { next(end->error()); });
+        break;
       }
+      [[fallthrough]];
+    case Step::then_handed_on:
+      task.next(runner_.hand_on_error());
       task.next = nullptr;
       break;
   }

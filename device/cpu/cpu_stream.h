@@ -147,11 +147,13 @@ class QueuedStream final : public Stream {
   /// As launch(), of work for the device behind the stream: `issue` hands it on.
   void launch_native(std::string what, std::span<const Access> accesses,
                      std::function<void()> issue);
+  /// As then(), but once all before has been handed on.
+  void then_handed_on(std::function<void(const std::exception_ptr&)> next);
   /// Null for a stream of the CPU.
   NativeQueue* native() const { return native_.get(); }
 
  private:
-  enum class Step { run, hand_on, record, wait, then };
+  enum class Step { run, hand_on, record, wait, then, then_handed_on };
   struct Task {
     Step step;
     std::size_t bytes = 0;

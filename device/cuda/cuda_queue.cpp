@@ -31,10 +31,11 @@ void CudaEventPool::give_back(cudaEvent_t event) {
 }
 
 bool CudaPoint::passed() {
-  use_cuda_device(pool_->device());
+  cudaSetDevice(pool_->device());  // what it finds wrong the query says too
   const cudaError_t code = cudaEventQuery(event_);
   if (code == cudaErrorNotReady) return false;
-  ZERO3D_CUDA(code);
+  if (code != cudaSuccess)
+    throw CudaError(code, "what a stream of the GPU was given before an event", __FILE__, __LINE__);
   return true;
 }
 
@@ -62,15 +63,44 @@ std::shared_ptr<NativePoint> CudaQueue::record() {
   return point;
 }
 
-void enqueue_cuda(Stream& stream, std::string what, std::span<const Access> accesses,
-                  std::function<void(CudaStreamHandle)> issue) {
+namespace {
+
+struct CudaStream {
+  QueuedStream* stream = nullptr;
+  CudaQueue* queue = nullptr;
+};
+
+CudaStream require_cuda(Stream& stream, const std::string& what) {
   auto* queued = dynamic_cast<QueuedStream*>(&stream);
   auto* queue = queued == nullptr ? nullptr : dynamic_cast<CudaQueue*>(queued->native());
-  if (queue == nullptr)
-    throw_invalid(concat(what, ": stream '", stream.name(), "' of ", stream.device().description(),
-                         " has no CUDA stream behind it; create it with create_stream of a device "
-                         "of make_cuda_device"));
-  queued->launch_native(std::move(what), accesses, [queue, issue = std::move(issue)] {
+  if (queue != nullptr) return {queued, queue};
+  throw_invalid(concat(what, ": stream '", stream.name(), "' of ", stream.device().description(),
+                       " has no CUDA stream behind it; create it with create_stream of a device of "
+                       "make_cuda_device"));
+}
+
+}  // namespace
+
+void wait_on_cuda(CudaStreamHandle stream, const Event& event) {
+  ZERO3D_CHECK(event.recorded(), "a wait for an event never recorded");
+  const EventState::HandedOn handed_on = event.state()->handed_on();
+  if (const auto* point = dynamic_cast<const CudaPoint*>(handed_on.point.get())) {
+    if (handed_on.error != nullptr) std::rethrow_exception(handed_on.error);
+    ZERO3D_CUDA(cudaStreamWaitEvent(stream, point->event(), 0));
+    return;
+  }
+  ZERO3D_CHECK(event.done(), "an event that has neither passed nor been handed to CUDA");
+  if (event.state()->error() != nullptr) std::rethrow_exception(event.state()->error());
+}
+
+void then_handed_on(Stream& stream, std::function<void(const std::exception_ptr&)> next) {
+  require_cuda(stream, "a call").stream->then_handed_on(std::move(next));
+}
+
+void enqueue_cuda(Stream& stream, std::string what, std::span<const Access> accesses,
+                  std::function<void(CudaStreamHandle)> issue) {
+  const auto [queued, queue] = require_cuda(stream, what);
+  queued->launch_native(std::move(what), accesses, [queue = queue, issue = std::move(issue)] {
     cudaGetLastError();  // of calls before: what is left behind from here on is of this work
     issue(queue->stream());
     ZERO3D_CUDA(cudaGetLastError());

@@ -3,6 +3,7 @@
 // a function that says how to build with it.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <span>
@@ -34,5 +35,13 @@ inline void enqueue_cuda(Stream& stream, std::string what, std::initializer_list
   enqueue_cuda(stream, std::move(what), std::span<const Access>(accesses.begin(), accesses.size()),
                std::move(issue));
 }
+
+/// For `issue`: what it hands to the stream from here on comes after `event`, which is done or has
+/// been handed to CUDA. Throws the error that the event carries.
+void wait_on_cuda(CudaStreamHandle stream, const Event& event);
+
+/// As Stream::then, but once all work enqueued so far has been handed to CUDA, over or not; the
+/// error is of the handing. For streams of a CUDA device.
+void then_handed_on(Stream& stream, std::function<void(const std::exception_ptr&)> next);
 
 }  // namespace zero3d
