@@ -5,6 +5,8 @@
 #   Compiles sources of the target as one: for those that all use a library whose headers are slow to compile.
 # zero3d_test(NAME SOURCES ... LIBRARIES ... [SANITIZE address|thread ...]) adds a GoogleTest executable registered with CTest.
 #   Builds with a sanitizer that it names have it in the target sanitized_tests and under the label "sanitized".
+# zero3d_cuda_test(NAME SOURCES ... LIBRARIES ...) the same for a test that needs a GPU, or an emulator of CUDA in LD_LIBRARY_PATH: label
+#   "cuda", skipped where there is neither.
 # zero3d_shared_library() bundles all layers into libzero3d.so, the library that is installed.
 # zero3d_header_checks() compiles each public header alone.
 include_guard(GLOBAL)
@@ -61,6 +63,19 @@ function(zero3d_test name)
       set_tests_properties(${name} PROPERTIES LABELS sanitized)
     endif()
   endforeach()
+endfunction()
+
+function(zero3d_cuda_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES} "${CMAKE_SOURCE_DIR}/tests/support/cuda_main.cpp")
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} zero3d_test_support zero3d_flags GTest::gtest CUDA::cudart)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS cuda SKIP_RETURN_CODE 77
+    ENVIRONMENT "ZERO3D_CHECK=1;OMP_NUM_THREADS=1")
+  add_dependencies(cuda_tests ${name})
 endfunction()
 
 function(zero3d_shared_library)

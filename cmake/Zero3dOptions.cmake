@@ -3,10 +3,24 @@ option(ZERO3D_BUILD_TESTS "Build the test suite" ON)
 option(ZERO3D_BUILD_BENCH "Build the benchmarks" ON)
 option(ZERO3D_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(ZERO3D_WITH_MPI "Build the MPI communicator" ON)
+option(ZERO3D_CUDA "Build the CUDA back end (needs nvcc; compute capability 8.0 or newer)" OFF)
 option(ZERO3D_WITH_URING "Build I/O on io_uring where liburing is found" ON)
 option(ZERO3D_WERROR "Treat warnings as errors" OFF)
 option(ZERO3D_HAZARD_CHECKS "Compile in the stream-order hazard checker and check it by default" OFF)
 set(ZERO3D_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+
+if(ZERO3D_CUDA)
+  find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin)
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(FATAL_ERROR "ZERO3D_CUDA needs the CUDA Toolkit: no nvcc in PATH or /usr/local/cuda/bin; name it with -DCMAKE_CUDA_COMPILER")
+  endif()
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90 CACHE STRING "Architectures: 90 is sm_90 and its PTX; the preset cuda-release has them all")
+  endif()
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # can be replaced by an emulator of it
+  enable_language(CUDA)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc has it
+endif()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -32,12 +46,24 @@ option(ZERO3D_PRECOMPILE "Precompile headers that most sources include (default:
 
 # One interface target carries the flags, so that they never leak to users of the installed package.
 add_library(zero3d_flags INTERFACE)
-target_compile_options(zero3d_flags INTERFACE
+set(warnings -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+set(flags
   -fPIC  # everywhere, so that one precompiled header suits objects of libraries and programs
-  -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  ${warnings}
   -ffp-contract=off  # the numerics contract: fused multiply-add only where written
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms in std::string of g++ 12 (GCC PR 105651)
   $<$<BOOL:${ZERO3D_WERROR}>:-Werror>)
+if(ZERO3D_CUDA)
+  # Sources of nvcc: its host compiler has no -Wpedantic, which the code that nvcc makes does not stand.
+  string(REPLACE ";" "," host "-fPIC;${warnings}")
+  string(REPLACE ",-Wpedantic" "" host "${host}")
+  target_compile_options(zero3d_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler=${host} --fmad=false --expt-relaxed-constexpr -lineinfo>"
+    "$<$<AND:$<BOOL:${ZERO3D_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:SHELL:-Werror all-warnings>")
+  list(TRANSFORM flags REPLACE "^(.+)$" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
+  target_link_options(zero3d_flags INTERFACE LINKER:--enable-new-dtags)  # LD_LIBRARY_PATH wins over the path of the build
+endif()
+target_compile_options(zero3d_flags INTERFACE ${flags})
 if(ZERO3D_SANITIZE)
   string(REPLACE ";" "," sanitizers "${ZERO3D_SANITIZE}")
   target_compile_options(zero3d_flags INTERFACE -fsanitize=${sanitizers} -fno-omit-frame-pointer -g1)

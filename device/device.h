@@ -14,8 +14,6 @@
 
 namespace zero3d {
 
-enum class DeviceKind { cpu, cuda, meta };
-
 class Device {
  public:
   virtual ~Device() = default;

@@ -9,6 +9,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/device/cpu/spin.h"
 #include "zero3d/device/event_state.h"
+#include "zero3d/device/point_watcher.h"
 
 namespace zero3d {
 namespace {
@@ -28,7 +29,33 @@ struct Bed {
 
 }  // namespace
 
-void EventState::complete(std::exception_ptr error) noexcept {
+void EventState::complete(std::exception_ptr error) noexcept { pass(std::move(error)); }
+
+void EventState::hand_on(std::shared_ptr<NativePoint> point, std::exception_ptr error) noexcept {
+  native_ = {std::move(point), std::move(error)};
+  handed_on_.store(true);
+  // As in pass(): either this sees who waits, or they see that the point is handed on.
+  if (sleepers_.load() == 0) return;
+  { const std::lock_guard lock(Bed::of(this).mutex); }
+  Bed::of(this).passed.notify_all();
+  watch();
+}
+
+bool EventState::poll() const noexcept {
+  std::exception_ptr error = native_.error;
+  try {
+    if (!native_.point->passed()) return false;
+  } catch (...) {
+    if (error == nullptr) error = std::current_exception();
+  }
+  // That a point is passed is found out by who asks: the state itself is none of theirs.
+  if (!passing_.exchange(true)) const_cast<EventState*>(this)->pass(std::move(error));
+  return done_.load(std::memory_order_acquire);
+}
+
+void EventState::watch() const { watch_point(shared_from_this()); }
+
+void EventState::pass(std::exception_ptr error) noexcept {
   error_ = std::move(error);
   done_.store(true);
   // Sequentially consistent, as in await: either this sees the sleeper or that one sees done_.
@@ -49,11 +76,13 @@ void EventState::then(std::function<void()> next) {
     sleepers_.fetch_add(1);
     if (!done_.load()) {
       next_.push_back(std::move(next));
-      return;
+      next = nullptr;
+    } else {
+      sleepers_.fetch_sub(1);
     }
-    sleepers_.fetch_sub(1);
   }
-  next();
+  if (next) return next();
+  if (handed_on_.load()) watch();
 }
 
 std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {
@@ -70,8 +99,13 @@ std::vector<std::shared_ptr<const Recorder>> EventState::chain() const {
   return recorders;
 }
 
-void EventState::await(std::chrono::milliseconds limit) const {
-  const auto reached = [this] { return done(); };
+void EventState::await(std::chrono::milliseconds limit) const { await(limit, false); }
+void EventState::await_hand_on(std::chrono::milliseconds limit) const { await(limit, true); }
+
+void EventState::await(std::chrono::milliseconds limit, bool handed_on_suffices) const {
+  const auto reached = [this, handed_on_suffices] {
+    return handed_on_suffices ? handed_on_.load() || done_.load() : done();
+  };
   if (recorder_ != nullptr && recorder_->is_meeting() ? spin(reached) : spin_until(reached)) return;
   const auto progress = [this] {
     std::uint64_t sum = 0;
@@ -85,8 +119,14 @@ void EventState::await(std::chrono::milliseconds limit) const {
       Bed& bed = Bed::of(this);
       std::unique_lock lock(bed.mutex);
       sleepers_.fetch_add(1);
-      const bool passed = bed.passed.wait_until(lock, std::chrono::system_clock::now() + limit,
-                                                [this] { return done_.load(); });
+      if (handed_on_.load() && !handed_on_suffices) {
+        lock.unlock();  // whoever watches it may pass it at once
+        watch();
+        lock.lock();
+      }
+      const bool passed = bed.passed.wait_until(
+          lock, std::chrono::system_clock::now() + limit,
+          [&] { return done_.load() || (handed_on_suffices && handed_on_.load()); });
       sleepers_.fetch_sub(1);
       if (passed) return;
     }

@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/event_state.h"
 
 namespace zero3d {
 namespace {
@@ -243,6 +244,20 @@ void HazardChecker::drop_observed() {
     range = over ? ranges_.erase(range) : std::next(range);
   }
   sweep_above_ = std::max<std::size_t>(256, 2 * ranges_.size());
+}
+
+void declare_work(HazardChecker* checker, const std::string& what, std::span<const Access> accesses,
+                  std::span<const Event> after, Event& done) {
+  ZERO3D_CHECK(done.recorded(), "declare() before the record of its event has begun");
+  OrderClock before;
+  for (const Event& event : after) {
+    if (!event.recorded())
+      throw Error(ErrorKind::kHazard,
+                  concat("'", what, "' starts after an event that was never recorded"));
+    before.join(event.state()->order());
+  }
+  if (checker != nullptr) before = checker->declare(what, accesses, before);
+  done.state()->set_order(std::move(before));
 }
 
 }  // namespace zero3d

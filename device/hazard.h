@@ -106,4 +106,8 @@ class HazardChecker {
   std::vector<Lane> spare_lanes_;  ///< Of declare(): free for work that comes after their last.
 };
 
+/// Device::declare of a device with this checker, null for none.
+void declare_work(HazardChecker* checker, const std::string& what, std::span<const Access> accesses,
+                  std::span<const Event> after, Event& done);
+
 }  // namespace zero3d

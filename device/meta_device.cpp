@@ -45,7 +45,7 @@ class HostResource final : public MemoryResource {
 class MetaStream final : public Stream {
  public:
   MetaStream(Device& device, const std::string& name, const ReadObserver& on_read)
-      : Stream(device, name), on_read_(on_read) {}
+      : Stream(device, name, DeviceKind::meta), on_read_(on_read) {}
 
   using Stream::host_task;
   using Stream::launch;

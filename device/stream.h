@@ -18,6 +18,8 @@ namespace zero3d {
 
 class Device;
 
+enum class DeviceKind { cpu, cuda, meta };
+
 /// A byte range that a launch reads or writes. Undefined and empty views are ignored.
 struct Access {
   const void* data = nullptr;
@@ -42,13 +44,17 @@ class Stream {
 
   Device& device() const { return device_; }
   const std::string& name() const { return name_; }
+  /// Whose bodies its kernels have: its device's, but for streams of host kernels.
+  DeviceKind kind() const { return kind_; }
   std::shared_ptr<const StreamHandle> handle() const { return handle_; }
 
-  /// Enqueues a computation on memory as one task: on a CPU device what a kernel's body or a user's
-  /// own loop does, on device memory or host memory. `what` names it in traces and errors (a string
-  /// that outlives the stream, or a std::string). Its accesses must be declared: the hazard checker
-  /// orders them, and reports at the call the first pair of conflicting accesses that no stream
-  /// order, event or host wait orders.
+  /// Enqueues a computation on memory as one task of the host's processors: on a CPU device what a
+  /// kernel's body or a user's own loop does, on device memory or host memory; on other devices a
+  /// loop on host memory, once all before it is over (Error kHazard at the call when an access is
+  /// to device memory). `what` names it in traces and errors (a string that outlives the stream, or
+  /// a std::string). Its accesses must be declared: the hazard checker orders them, and reports at
+  /// the call the first pair of conflicting accesses that no stream order, event or host wait
+  /// orders.
   virtual void launch(std::string what, std::span<const Access> accesses,
                       std::function<void()> task) = 0;
   void launch(std::string what, std::initializer_list<Access> accesses,
@@ -80,13 +86,15 @@ class Stream {
   virtual void synchronize() = 0;
 
  protected:
-  Stream(Device& device, std::string name) : device_(device), name_(std::move(name)) {
+  Stream(Device& device, std::string name, DeviceKind kind)
+      : device_(device), name_(std::move(name)), kind_(kind) {
     handle_->stream = this;
   }
 
  private:
   Device& device_;
   std::string name_;
+  const DeviceKind kind_;
   const std::shared_ptr<StreamHandle> handle_ = std::make_shared<StreamHandle>();
 };
 

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
@@ -20,30 +21,45 @@ std::size_t block_bytes(std::size_t bytes) {
   return round_up(std::max<std::size_t>(bytes, 1), ArenaResource::kAlignment);
 }
 
-/// Address space without pages: the kernel supplies each at its first touch. Null when refused.
-void* map_range(std::size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return data == MAP_FAILED ? nullptr : data;
-}
-
-/// Whose limit it is, and how to raise it.
-std::string limit_on_address_space() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    return concat("the process may have ", format_bytes(static_cast<std::int64_t>(limit.rlim_cur)),
-                  " in all (ulimit -v); raise that");
+class AddressSpace final : public RangeSource {
+ public:
+  void* map(std::size_t bytes) override {
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+    // Large pages where much memory is used; a small device would pay for zeroing its first one. A
+    // refusal costs speed only.
+    const std::size_t small = std::exchange(first_, false) ? kSmallUse : 0;
+    if (bytes > small) madvise(static_cast<std::byte*>(data) + small, bytes - small, MADV_HUGEPAGE);
+    return data;
   }
-  return "look at vm.overcommit_memory and the memory limit of the container";
-}
+  void unmap(void* data, std::size_t bytes) noexcept override { munmap(data, bytes); }
+  std::string place() const override { return "address space"; }
+  /// Whose limit it is, and how to raise it.
+  std::string advice() const override {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+      return concat("the process may have ",
+                    format_bytes(static_cast<std::int64_t>(limit.rlim_cur)),
+                    " in all (ulimit -v); raise that");
+    }
+    return "look at vm.overcommit_memory and the memory limit of the container";
+  }
+
+ private:
+  bool first_ = true;
+};
 
 }  // namespace
 
-ArenaResource::ArenaResource(std::size_t piece_bytes)
-    : piece_bytes_(round_up(piece_bytes, kHugePage)) {}
+std::unique_ptr<RangeSource> address_space() { return std::make_unique<AddressSpace>(); }
+
+ArenaResource::ArenaResource(std::size_t piece_bytes, std::unique_ptr<RangeSource> source)
+    : piece_bytes_(round_up(piece_bytes, kHugePage)), source_(std::move(source)) {}
 
 ArenaResource::~ArenaResource() {
-  for (const Range& range : ranges_) munmap(reinterpret_cast<void*>(range.begin), range.bytes);
+  for (const Range& range : ranges_)
+    source_->unmap(reinterpret_cast<void*>(range.begin), range.bytes);
 }
 
 void* ArenaResource::allocate(std::size_t bytes) {
@@ -111,19 +127,15 @@ std::uintptr_t ArenaResource::take(std::size_t bytes, std::size_t alignment) {
 void ArenaResource::reserve(std::size_t bytes) {
   const std::size_t least = round_up(bytes + kPage, kHugePage);
   std::size_t size = std::max({piece_bytes_, std::min(reserved(), kLargestPiece), least});
-  void* data = map_range(size);
-  if (data == nullptr) data = map_range(size = least);
+  void* data = source_->map(size);
+  if (data == nullptr) data = source_->map(size = least);
   if (data == nullptr) {
     throw OutOfMemory(
-        static_cast<std::int64_t>(bytes), "address space",
-        concat("the system refused ", format_bytes(static_cast<std::int64_t>(least)),
-               " of address space, beside ", format_bytes(static_cast<std::int64_t>(reserved())),
-               " that this arena has: ", limit_on_address_space()));
+        static_cast<std::int64_t>(bytes), source_->place(),
+        concat("the system refused ", format_bytes(static_cast<std::int64_t>(least)), " of ",
+               source_->place(), ", beside ", format_bytes(static_cast<std::int64_t>(reserved())),
+               " that this arena has: ", source_->advice()));
   }
-  // Large pages where much memory is used; a small device would pay for zeroing its first one. A
-  // refusal costs speed only.
-  const std::size_t small = ranges_.empty() ? kSmallUse : 0;
-  if (size > small) madvise(static_cast<std::byte*>(data) + small, size - small, MADV_HUGEPAGE);
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data);
   ranges_.push_back({begin, size, begin});
   add_free(begin, size);

@@ -1,19 +1,36 @@
-// Memory of the CPU device: blocks of large reserved address ranges, best fit first. A freed block
-// is handed out again with its pages in place, so that a training step costs page faults only when
-// it is the first of its kind, and the pages touched stay close to the highest use.
+// Memory of a device: blocks of large ranges, best fit first. On the CPU a range is reserved
+// address space, and a freed block is handed out again with its pages in place, so that a training
+// step costs page faults only when it is the first of its kind, and the pages touched stay close to
+// the highest use. Nothing here touches the memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "zero3d/device/memory.h"
 
 namespace zero3d {
+
+/// Where an arena gets its ranges.
+class RangeSource {
+ public:
+  virtual ~RangeSource() = default;
+  /// Null when refused.
+  virtual void* map(std::size_t bytes) = 0;
+  virtual void unmap(void* data, std::size_t bytes) noexcept = 0;
+  /// What a refusal means: where the bytes would have been, and how to have more.
+  virtual std::string place() const = 0;
+  virtual std::string advice() const = 0;
+};
+/// Address space without pages: the kernel supplies each at its first touch.
+std::unique_ptr<RangeSource> address_space();
 
 /// Thread-safe. Nothing is written to a block on release, nor are its pages given back: work
 /// enqueued before the release may still use it.
@@ -28,7 +45,8 @@ class ArenaResource final : public MemoryResource {
   /// Address space is reserved in pieces: the first of `piece_bytes`, each further one of as much
   /// as all before it, at most kLargestPiece (or of one larger block). Others need address space
   /// too, and it may be limited.
-  explicit ArenaResource(std::size_t piece_bytes = std::size_t{64} << 20);
+  explicit ArenaResource(std::size_t piece_bytes = std::size_t{64} << 20,
+                         std::unique_ptr<RangeSource> source = address_space());
   ~ArenaResource() override;
 
   void* allocate(std::size_t bytes) override;
@@ -61,6 +79,7 @@ class ArenaResource final : public MemoryResource {
   Range* range_of(std::uintptr_t address);
 
   const std::size_t piece_bytes_;
+  const std::unique_ptr<RangeSource> source_;
   mutable std::mutex mutex_;
   std::vector<Range> ranges_;
   std::map<std::uintptr_t, std::size_t> free_;                ///< By address.

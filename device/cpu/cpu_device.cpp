@@ -144,16 +144,7 @@ void CpuDevice::host_access(const char* what, const Access& access) {
 
 void CpuDevice::declare(const std::string& what, std::span<const Access> accesses,
                         std::span<const Event> after, Event& done) {
-  ZERO3D_CHECK(done.recorded(), "declare() before the record of its event has begun");
-  OrderClock before;
-  for (const Event& event : after) {
-    if (!event.recorded())
-      throw Error(ErrorKind::kHazard,
-                  concat("'", what, "' starts after an event that was never recorded"));
-    before.join(event.state()->order());
-  }
-  if (checker_ != nullptr) before = checker_->declare(what, accesses, before);
-  done.state()->set_order(std::move(before));
+  declare_work(checker_.get(), what, accesses, after, done);
 }
 
 }  // namespace

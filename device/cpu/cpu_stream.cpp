@@ -79,13 +79,15 @@ void StreamOrder::finish() {
 }
 
 QueuedStream::QueuedStream(Device& device, const std::string& name, const CpuStreamOptions& options)
-    : Stream(device, name),
+    : Stream(device, name, options.kind),
       bounds_(options.bounds),
+      native_(options.native),
       order_(name, options.checker),
       runner_(name, device.description(), options) {
   worker_ = std::thread([this, rank = options.rank] {
     name_thread(this->name());
     set_log_rank(rank);
+    if (native_ != nullptr) runner_.attempt([this] { native_->enter(); });
     runner_.arena().enter([this] { work(); });
   });
 }
@@ -104,8 +106,17 @@ QueuedStream::~QueuedStream() {
 
 void QueuedStream::launch(std::string what, std::span<const Access> accesses,
                           std::function<void()> task) {
+  if (kind() != device().kind() || native_ != nullptr)
+    bounds_->check(what, concat("stream '", name(), "'"), accesses);
   order_.launch(what, accesses);
   push({Step::run, written_bytes(accesses), std::move(what), std::move(task), nullptr, {}});
+}
+
+void QueuedStream::launch_native(std::string what, std::span<const Access> accesses,
+                                 std::function<void()> issue) {
+  ZERO3D_CHECK(native_ != nullptr, "work for a device on a stream that has none behind it");
+  order_.launch(what, accesses);
+  push({Step::hand_on, written_bytes(accesses), std::move(what), std::move(issue), nullptr, {}});
 }
 
 void QueuedStream::host_task(std::string what, std::span<const Access> accesses,
@@ -128,6 +139,10 @@ void QueuedStream::wait(const Event& event) {
 
 void QueuedStream::then(std::function<void(const std::exception_ptr&)> next) {
   push({Step::then, 0, {}, {}, nullptr, std::move(next)});
+}
+
+void QueuedStream::then_handed_on(std::function<void(const std::exception_ptr&)> next) {
+  push({Step::then_handed_on, 0, {}, {}, nullptr, std::move(next)});
 }
 
 void QueuedStream::synchronize() {
@@ -155,6 +170,7 @@ void QueuedStream::work() {
     for (Task& task : batch) execute(task);
     batch.clear();
   }
+  settle();
 }
 
 bool QueuedStream::take(std::vector<Task>& batch) {
@@ -173,27 +189,61 @@ bool QueuedStream::take(std::vector<Task>& batch) {
 void QueuedStream::execute(Task& task) {
   switch (task.step) {
     case Step::run:
+      settle();
+      [[fallthrough]];
+    case Step::hand_on:
       runner_.run(task.what, task.bytes, task.body);
       task.body = nullptr;
       order_.finish();
       break;
     case Step::wait:
-      runner_.await(task.event);
+      await(task.event);
       task.event.reset();
       break;
     case Step::record:
-      task.event->complete(runner_.hand_on_error());
+      pass(*task.event);
       task.event.reset();
       break;
     case Step::then:
+      if (native_ != nullptr) {
+        const auto end = std::make_shared<EventState>();
+        end->set_recorder(runner_.status());
+        pass(*end);
+        end->then([end, next = std::move(task.next)] { next(end->error()); });
+        break;
+      }
+      [[fallthrough]];
+    case Step::then_handed_on:
       task.next(runner_.hand_on_error());
       task.next = nullptr;
       break;
   }
 }
 
+void QueuedStream::settle() {
+  if (native_ != nullptr) runner_.attempt([this] { native_->settle(); });
+}
+
+void QueuedStream::await(const std::shared_ptr<EventState>& event) {
+  if (native_ != nullptr) {
+    const EventState::HandedOn handed_on = runner_.await_hand_on(event);
+    bool waits = false;
+    if (handed_on.point != nullptr)
+      runner_.attempt([&] { waits = native_->wait(*handed_on.point); });
+    if (waits) return;
+  }
+  runner_.await(event);
+}
+
+void QueuedStream::pass(EventState& event) {
+  std::shared_ptr<NativePoint> point;
+  if (native_ != nullptr) runner_.attempt([&] { point = native_->record(); });
+  if (point == nullptr) return event.complete(runner_.hand_on_error());
+  event.hand_on(std::move(point), runner_.hand_on_error());
+}
+
 InlineStream::InlineStream(Device& device, const std::string& name, const CpuStreamOptions& options)
-    : Stream(device, name),
+    : Stream(device, name, options.kind),
       bounds_(options.bounds),
       order_(name, options.checker),
       runner_(name, device.description(), options) {}

@@ -1,6 +1,7 @@
 // Streams of the CPU device. QueuedStream is a worker thread with a FIFO; InlineStream runs each
 // task at its launch, for debugging. Both keep their first error, run nothing after it and hand it
-// on through the events they record.
+// on through the events they record. A QueuedStream may have a queue of another device behind it:
+// its worker hands on what is for that one, and runs the host's tasks once that is over.
 #pragma once
 
 #include <atomic>
@@ -15,11 +16,12 @@
 #include "zero3d/device/cpu/arena_resource.h"
 #include "zero3d/device/event_state.h"
 #include "zero3d/device/hazard.h"
+#include "zero3d/device/native_queue.h"
 #include "zero3d/device/stream.h"
 
 namespace zero3d {
 
-/// What host code of a CPU device may touch.
+/// What host code of a device may touch.
 class HostBounds {
  public:
   explicit HostBounds(const ArenaResource& device_memory) : device_memory_(device_memory) {}
@@ -37,6 +39,9 @@ struct CpuStreamOptions {
   std::uint64_t jitter_seed = 0;
   HazardChecker* checker = nullptr;  ///< Null: launches are not checked.
   const HostBounds* bounds = nullptr;
+  DeviceKind kind = DeviceKind::cpu;
+  /// Of the device behind the stream, if it is not the CPU.
+  std::shared_ptr<NativeQueue> native;
 };
 
 /// A stream's place in the order of its device's checker. Without one it checks nothing, and still
@@ -92,6 +97,17 @@ class TaskRunner {
   void run(const std::string& what, std::size_t bytes, const std::function<void()>& task);
   /// Blocks until the point is passed and takes over its error.
   void await(const std::shared_ptr<EventState>& event);
+  /// As run(), of what is handed on: what comes of it is not known yet.
+  template <typename Step>
+  void attempt(Step&& step) noexcept {
+    try {
+      step();
+    } catch (...) {
+      if (error_ == nullptr) error_ = std::current_exception();
+    }
+  }
+  /// Blocks until the point is handed on or passed, and takes over its error of then.
+  EventState::HandedOn await_hand_on(const std::shared_ptr<EventState>& event);
 
   CpuArena& arena() { return arena_; }
   const std::shared_ptr<StreamStatus>& status() const { return status_; }
@@ -128,8 +144,16 @@ class QueuedStream final : public Stream {
   void then(std::function<void(const std::exception_ptr&)> next) override;
   void synchronize() override;
 
+  /// As launch(), of work for the device behind the stream: `issue` hands it on.
+  void launch_native(std::string what, std::span<const Access> accesses,
+                     std::function<void()> issue);
+  /// As then(), but once all before has been handed on.
+  void then_handed_on(std::function<void(const std::exception_ptr&)> next);
+  /// Null for a stream of the CPU.
+  NativeQueue* native() const { return native_.get(); }
+
  private:
-  enum class Step { run, record, wait, then };
+  enum class Step { run, hand_on, record, wait, then, then_handed_on };
   struct Task {
     Step step;
     std::size_t bytes = 0;
@@ -145,8 +169,12 @@ class QueuedStream final : public Stream {
   bool take(std::vector<Task>& batch);
   /// Lets go of what the task holds as soon as it is over.
   void execute(Task& task);
+  void settle();
+  void await(const std::shared_ptr<EventState>& event);
+  void pass(EventState& event);
 
   const HostBounds* bounds_;
+  const std::shared_ptr<NativeQueue> native_;
   StreamOrder order_;
   TaskRunner runner_;
   std::mutex mutex_;

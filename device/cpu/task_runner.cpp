@@ -97,4 +97,16 @@ void TaskRunner::await(const std::shared_ptr<EventState>& event) {
   }
 }
 
+EventState::HandedOn TaskRunner::await_hand_on(const std::shared_ptr<EventState>& event) {
+  status_->set_awaited(event);
+  attempt([&] { event->await_hand_on(); });
+  status_->set_awaited(nullptr);
+  EventState::HandedOn handed_on = event->handed_on();
+  if (error_ == nullptr && handed_on.error != nullptr) {
+    error_ = handed_on.error;
+    error_seen_ = true;
+  }
+  return handed_on;
+}
+
 }  // namespace zero3d

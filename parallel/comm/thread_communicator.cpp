@@ -3,35 +3,23 @@
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
-#include "zero3d/device/parallel.h"
-#include "zero3d/parallel/comm/reduce_sum.h"
+#include "zero3d/parallel/comm/mover.h"
 #include "zero3d/parallel/comm/thread_group.h"
 
 namespace zero3d {
 namespace detail {
 namespace {
 
-constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes; an L2's worth
 /// An all_reduce up to this many bytes is copied to where all can read it and summed whole by every
 /// rank: two meetings less beat sharing the work.
 constexpr std::int64_t kSmallAllReduce = 16384;
 
 using MeetingPtr = std::shared_ptr<Meeting>;
-
-void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
-  if (bytes == 0 || to == from) return;
-  const auto body = [=](std::int64_t begin, std::int64_t end) {
-    std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
-  };
-  if (bytes <= kCopyGrain) return body(0, bytes);
-  parallel_for(bytes, kCopyGrain, body);
-}
 
 std::int64_t element_bytes(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
 std::int64_t bytes_of(const Part& part) { return part.piece * element_bytes(part.in_dtype); }
@@ -41,60 +29,66 @@ const Call& call_of(const Meeting& meeting, int rank) {
 }
 int size_of(const Meeting& meeting) { return static_cast<int>(meeting.members.size()); }
 
+kernels::ReduceSumArgs sum_args(std::span<const void* const> inputs, const Part& part,
+                                std::byte* out, std::int64_t count, const ReduceOptions& options) {
+  return {inputs,           part.in_dtype,     out,         part.out_dtype, count,
+          options.scale_in, options.scale_out, options.wire};
+}
+
 /// out[0, count) = the sum of all ranks' part `part` at elements [begin, begin + count).
-void sum_ranks(const Meeting& meeting, std::size_t part, std::int64_t begin, std::int64_t count,
-               std::byte* out) {
+void sum_ranks(Mover& mover, const Meeting& meeting, std::size_t part, std::int64_t begin,
+               std::int64_t count, std::byte* out) {
   const Part& first = call_of(meeting, 0).parts[part];
   std::vector<const void*> inputs;
   for (const Meeting::Member& member : meeting.members)
     inputs.push_back(member.call.parts[part].in + begin * element_bytes(first.in_dtype));
-  reduce_sum(inputs, first.in_dtype, out, first.out_dtype, count, *call_of(meeting, 0).options);
+  mover.sum(sum_args(inputs, first, out, count, *call_of(meeting, 0).options));
 }
 
-void gather_work(const Meeting& meeting, int rank) {
+void gather_work(Mover& mover, const Meeting& meeting, int rank) {
   const std::vector<Part>& parts = call_of(meeting, rank).parts;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::int64_t bytes = bytes_of(parts[i]);
     for (int r = 0; r < size_of(meeting); ++r)
-      copy_bytes(parts[i].out + r * bytes, call_of(meeting, r).parts[i].in, bytes);
+      mover.copy(parts[i].out + r * bytes, call_of(meeting, r).parts[i].in, bytes);
   }
 }
 
-void reduce_work(const Meeting& meeting, int rank) {
+void reduce_work(Mover& mover, const Meeting& meeting, int rank) {
   const std::vector<Part>& parts = call_of(meeting, rank).parts;
   for (std::size_t i = 0; i < parts.size(); ++i)
     if (parts[i].piece > 0)
-      sum_ranks(meeting, i, rank * parts[i].piece, parts[i].piece, parts[i].out);
+      sum_ranks(mover, meeting, i, rank * parts[i].piece, parts[i].piece, parts[i].out);
 }
 
 /// The input of a small all_reduce, where it stays while the peers' outputs are written.
-void stage_work(Meeting& meeting, int rank) {
+void stage_work(Mover&, Meeting& meeting, int rank) {
   Meeting::Member& member = meeting.members[static_cast<std::size_t>(rank)];
   const Part& part = member.call.parts[0];
   member.staged.assign(part.in, part.in + bytes_of(part));
 }
 
-void sum_staged_work(const Meeting& meeting, int rank) {
+void sum_staged_work(Mover& mover, const Meeting& meeting, int rank) {
   const Call& own = call_of(meeting, rank);
   const Part& part = own.parts[0];
   std::vector<const void*> inputs;
   for (const Meeting::Member& member : meeting.members) inputs.push_back(member.staged.data());
-  reduce_sum(inputs, part.in_dtype, part.out, part.out_dtype, part.piece, *own.options);
+  mover.sum(sum_args(inputs, part, part.out, part.piece, *own.options));
 }
 
-void sum_own_piece_work(const Meeting& meeting, int rank) {
+void sum_own_piece_work(Mover& mover, const Meeting& meeting, int rank) {
   const Part& part = call_of(meeting, rank).parts[0];
   const Range own = all_reduce_piece(part.piece, rank, size_of(meeting));
-  sum_ranks(meeting, 0, own.begin, own.end - own.begin,
+  sum_ranks(mover, meeting, 0, own.begin, own.end - own.begin,
             part.out + own.begin * element_bytes(part.out_dtype));
 }
 
-void gather_pieces_work(const Meeting& meeting, int rank) {
+void gather_pieces_work(Mover& mover, const Meeting& meeting, int rank) {
   const Part& part = call_of(meeting, rank).parts[0];
   const std::int64_t element = element_bytes(part.in_dtype);
   for (int r = 0; r < size_of(meeting); ++r) {
     const Range piece = all_reduce_piece(part.piece, r, size_of(meeting));
-    copy_bytes(part.out + piece.begin * element,
+    mover.copy(part.out + piece.begin * element,
                call_of(meeting, r).parts[0].in + piece.begin * element,
                (piece.end - piece.begin) * element);
   }
@@ -123,19 +117,34 @@ class Passage {
   /// What follows on the stream comes after what all ranks did before.
   void pass() {
     if (point_ == points_) return;
-    stream_.then([part = part_.get(), point = point_](const std::exception_ptr& error) {
+    const auto at = static_cast<std::size_t>(point_);
+    const auto arrive = [part = part_.get(), point = point_](const std::exception_ptr& error) {
       part->group->arrive(*part->meeting, point, part->rank, error);
+    };
+    ++point_;
+    if (stream_.kind() != DeviceKind::cuda) {
+      stream_.then(arrive);
+      stream_.wait(part_->meeting->points[at].event(part_));
+      return;
+    }
+    // The streams' workers meet once they have handed their work on, and hand the waits on too.
+    stream_.record(part_->meeting->members[static_cast<std::size_t>(part_->rank)].reached[at]);
+    then_handed_on(stream_, arrive);
+    stream_.wait(part_->meeting->points[at].event(part_));
+    launch_moves(stream_, "meeting", {}, [part = part_, at](Mover& mover) {
+      for (const Meeting::Member& member : part->meeting->members) mover.wait(member.reached[at]);
     });
-    stream_.wait(part_->meeting->points[static_cast<std::size_t>(point_++)].event(part_));
   }
 
   template <typename Step>
   void work(const char* what, std::span<const Access> touched, Step step) {
     if (point_ < points_) {
-      stream_.launch(what, touched,
-                     [part = part_.get(), step] { step(*part->meeting, part->rank); });
+      launch_moves(stream_, what, touched, [part = part_.get(), step](Mover& mover) {
+        step(mover, *part->meeting, part->rank);
+      });
     } else {
-      stream_.launch(what, touched, [part = part_, step] { step(*part->meeting, part->rank); });
+      launch_moves(stream_, what, touched,
+                   [part = part_, step](Mover& mover) { step(mover, *part->meeting, part->rank); });
     }
   }
 
@@ -188,7 +197,8 @@ class ThreadCommunicator final : public Communicator {
     Call call = all_reduce_call(data, options, name());
     const Access touched[] = {reads(data), writes(data)};
     const std::span<const Access> all(touched);
-    const bool small = size() > 1 && bytes_of(call.parts[0]) <= kSmallAllReduce;
+    const bool small = size() > 1 && bytes_of(call.parts[0]) <= kSmallAllReduce &&
+                       stream.kind() != DeviceKind::cuda;
     Passage passage(group_, rank_, stream, std::move(call), small ? 1 : 3);
     if (small) {
       passage.work("all_reduce", all.first(1), stage_work);
@@ -206,9 +216,9 @@ class ThreadCommunicator final : public Communicator {
     Passage passage(group_, rank_, stream, broadcast_call(data, root, size(), name()), 2);
     passage.pass();
     const Access touched = rank_ == root ? reads(data) : writes(data);
-    passage.work("broadcast", {&touched, 1}, [](Meeting& meeting, int rank) {
+    passage.work("broadcast", {&touched, 1}, [](Mover& mover, Meeting& meeting, int rank) {
       const Call& own = call_of(meeting, rank);
-      copy_bytes(own.parts[0].out, call_of(meeting, own.root).parts[0].in, bytes_of(own.parts[0]));
+      mover.copy(own.parts[0].out, call_of(meeting, own.root).parts[0].in, bytes_of(own.parts[0]));
     });
   }
 
@@ -221,9 +231,10 @@ class ThreadCommunicator final : public Communicator {
     const Part part{data.data(), nullptr, elements_of(data), data.dtype(), data.dtype()};
     const auto message = group_->post_message(rank_, peer, true, part);
     const Access touched = reads(data);
-    stream.launch("send", {&touched, 1}, [group = group_, message, part, rank = rank_, peer] {
-      copy_bytes(group->place(*message, rank, peer), part.in, bytes_of(part));
-    });
+    launch_moves(stream, "send", {&touched, 1},
+                 [group = group_, message, part, rank = rank_, peer](Mover& mover) {
+                   mover.copy(group->place(*message, rank, peer), part.in, bytes_of(part));
+                 });
     stream.then([group = group_, message, rank = rank_](const std::exception_ptr& error) {
       group->sent(*message, rank, error);
     });
@@ -238,11 +249,13 @@ class ThreadCommunicator final : public Communicator {
     });
     stream.wait(message->arrival.event(message));
     const Access touched = writes(data);
-    stream.launch("recv", {&touched, 1}, [group = group_, message, part, rank = rank_, peer] {
-      if (message->direct) return;
-      copy_bytes(part.out, message->bytes.data(), bytes_of(part));
-      group->taken(*message, peer, rank);
-    });
+    launch_moves(stream, "recv", {&touched, 1},
+                 [group = group_, message, part, rank = rank_, peer](Mover& mover) {
+                   if (message->direct) return;
+                   mover.copy(part.out, message->bytes.data(), bytes_of(part));
+                   mover.settle();
+                   group->taken(*message, peer, rank);
+                 });
   }
 
   std::vector<std::string> exchange(const std::string& value) override {

@@ -48,6 +48,8 @@ struct Meeting {
     std::vector<std::byte> staged;  ///< A copy of a small input, for the peers to read.
     bool posted = false;
     std::atomic<bool> arrived{false};  ///< At point 0.
+    /// Where a GPU's stream has come to the points, which its worker only hands on.
+    std::array<Event, 3> reached;
   };
   Meeting(std::size_t size, std::int64_t number) : members(size), sequence(number) {}
   std::vector<Member> members;

@@ -1,5 +1,5 @@
 // What every communicator promises, as one suite. A subject runs a body once per rank of a fresh
-// world, on a CPU device and stream of that rank; subjects whose ranks are processes run it once in
+// world, on a device and stream of that rank; subjects whose ranks are processes run it once in
 // each. Whoever instantiates it includes communicator_order.h and communicator_failure.h too.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,19 @@ struct Rank {
 };
 using Body = std::function<void(Rank&)>;
 
+inline std::unique_ptr<Device> make_rank_device(int rank) {
+  CpuDeviceOptions options;
+  options.rank = rank;
+  return make_cpu_device(options);
+}
+
 struct CommSubject {
   std::string name;
   int size = 1;
   bool compares_ranks = false;  ///< Finds operations that differ between ranks.
   std::function<void(const std::function<void(Communicator&)>&)> run_world;
   int rounds_ahead = 200;  ///< Of operations that a host enqueues before any of them may run.
+  std::function<std::unique_ptr<Device>(int rank)> make_device = make_rank_device;
 };
 inline void PrintTo(const CommSubject& subject, std::ostream* out) { *out << subject.name; }
 
@@ -41,9 +49,7 @@ class CommunicatorContract : public testing::TestWithParam<CommSubject> {
   /// Runs `body` on every rank and waits for its stream.
   void run(const Body& body) const {
     GetParam().run_world([&](Communicator& comm) {
-      CpuDeviceOptions options;
-      options.rank = comm.rank();
-      const auto device = make_cpu_device(options);
+      const auto device = GetParam().make_device(comm.rank());
       const auto stream = device->create_stream("comm");
       Rank rank{comm, *device, *stream};
       body(rank);

@@ -32,6 +32,10 @@ struct DeviceSubject {
   std::function<std::unique_ptr<Device>(int rank, std::int64_t budget_bytes)> make;
   /// Tasks run after launch() has returned; gates may be closed at launch.
   bool asynchronous = true;
+  /// Enqueues a write of `value` to all of an i32 view of device memory. Null: a loop of the host,
+  /// which reaches that memory.
+  std::function<void(Stream&, const View&, std::int32_t value)> fill;
+  bool host_reaches_memory() const { return fill == nullptr; }
 };
 inline void PrintTo(const DeviceSubject& subject, std::ostream* out) { *out << subject.name; }
 
