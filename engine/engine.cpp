@@ -11,6 +11,8 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/budget_fit.h"
+#include "zero3d/engine/checkpoint/state_writer.h"
 #include "zero3d/engine/memory_fit.h"
 
 namespace zero3d {
@@ -118,7 +120,10 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
   options_.block_names = names_of_blocks(module);
-  model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options_);
+  settings_ = fit_to_budgets(settings, module, mesh, options_,
+                             smallest_budget(mesh, device.memory()),
+                             smallest_budget(mesh, device.memory(Tier::pinned)));
+  model_ = std::make_unique<ShardedModel>(settings_, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
     throw ConfigError("", "a step that is run as a whole needs managed accumulation");
   if (const int stages = mesh.size(Axis::pp); mesh.leads() && settings.accumulation < stages) {
@@ -168,8 +173,16 @@ TensorParallel Engine::tensor_parallel() const {
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
-  return with_passes(model_->memory(), model_->plan(), model_->passes(),
-                     activation_bytes(batch, sequence), batch, sequence);
+  MemoryEstimate memory = with_passes(model_->memory(), model_->plan(), model_->passes(),
+                                      activation_bytes(batch, sequence), batch, sequence);
+  if (!options_.checkpoints.saves && !options_.checkpoints.loads) return memory;
+  const std::int64_t budget = device_.memory(Tier::pinned).budget();
+  const std::int64_t room =
+      budget < 0 ? -1 : std::max<std::int64_t>(0, budget - memory.total(kHostTiers));
+  memory[Tier::pinned][Category::other] +=
+      checkpoint_buffers(model_->plan(), options_.checkpoints,
+                         StateWriter::file_bytes(*model_, false), room);
+  return memory;
 }
 
 /// Kept inputs beside what the plan has of host memory.

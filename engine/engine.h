@@ -18,6 +18,7 @@
 #include "zero3d/device/device.h"
 #include "zero3d/engine/accumulation_window.h"
 #include "zero3d/engine/checkpoint/checkpoint.h"
+#include "zero3d/engine/checkpoint/checkpoint_buffers.h"
 #include "zero3d/engine/dry_run.h"
 #include "zero3d/engine/memory_estimate.h"
 #include "zero3d/engine/module.h"
@@ -64,6 +65,9 @@ struct EngineOptions : ShardedModelOptions {
   /// State the most there will be where a budget leaves little room: ranks plan gathers together,
   /// so the first plan stays.
   std::int64_t sequence_length = 0;
+  /// What the run will save and load: host memory for it is in the plan from the start, and joins
+  /// it at the first such call otherwise.
+  CheckpointUse checkpoints;
 };
 
 class Engine {

@@ -29,6 +29,8 @@ std::string Engine::save_checkpoint(const std::string& folder,
   model_->require_made();
   require_between_windows("save_checkpoint()");
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
+  options_.checkpoints.saves = true;
+  options_.checkpoints.asynchronously |= options.asynchronous;
   std::string path = saver().save(folder, options);
   if (settings_.offload.on()) offload_before_ = model_->offload_use();
   return path;
@@ -78,6 +80,7 @@ LoadedCheckpoint Engine::load_checkpoint(const SavedState& saved,
   require_between_windows("load_checkpoint()");
   if (saver_ != nullptr) saver_->finish();
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
+  options_.checkpoints.loads = true;
   LoadedCheckpoint loaded = zero3d::load_checkpoint(*model_, saved, options);
   if (settings_.offload.on()) offload_before_ = model_->offload_use();
   return loaded;

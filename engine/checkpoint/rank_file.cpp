@@ -43,10 +43,9 @@ struct RankFile::Output {
   std::exception_ptr error;
 };
 
-std::int64_t RankFile::buffer_bytes(const TrackingResource& memory, std::int64_t bytes,
-                                    bool whole) {
+std::int64_t RankFile::buffer_bytes(std::int64_t available, std::int64_t bytes, bool whole) {
   const std::int64_t needed = round_up(std::max<std::int64_t>(bytes, 1), FileSums::kPageBytes);
-  const std::int64_t room = memory.available() / FileSums::kPageBytes * FileSums::kPageBytes;
+  const std::int64_t room = available / FileSums::kPageBytes * FileSums::kPageBytes;
   if (whole) return needed <= room ? needed : 0;
   const std::int64_t wanted = std::min(needed, kBuffers * kBuffer);
   return std::min(wanted, std::max(room, kBuffers * FileSums::kPageBytes));
@@ -56,7 +55,7 @@ RankFile::RankFile(Device& device, const std::string& path, std::int64_t bytes, 
     : device_(device), output_(std::make_shared<Output>(path)) {
   TrackingResource& memory = device.memory(Tier::pinned);
   const std::int64_t total =
-      std::max(buffer_bytes(memory, bytes, whole), kBuffers * FileSums::kPageBytes);
+      std::max(buffer_bytes(memory.available(), bytes, whole), kBuffers * FileSums::kPageBytes);
   memory_ = Tensor(memory, kNoStream, DType::u8, Shape{total}, Category::other);
   std::int64_t size = kBuffer;
   if (!whole) size = total / kBuffers / FileSums::kPageBytes * FileSums::kPageBytes;

@@ -29,8 +29,10 @@ class RankFile {
   /// Bytes that a block of `bytes` takes in the file: whole multiples of kAlignment.
   static constexpr std::int64_t kAlignment = 8;
   static std::int64_t block_bytes(std::int64_t bytes) { return round_up(bytes, kAlignment); }
-  /// Bytes of buffers that the constructor takes of `memory`; 0 when it does not have them.
-  static std::int64_t buffer_bytes(const TrackingResource& memory, std::int64_t bytes, bool whole);
+  /// Bytes of buffers that the constructor takes of what is `available`; 0 when `whole` does not
+  /// have them, and else the least that will do.
+  static std::int64_t buffer_bytes(std::int64_t available, std::int64_t bytes, bool whole);
+  static constexpr std::int64_t kMost = std::int64_t{1} << 62;  ///< Bytes of a file.
 
   /// A new block begins: where it lies in the file.
   std::int64_t begin_block();

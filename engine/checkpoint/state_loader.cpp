@@ -7,6 +7,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/engine/checkpoint/checkpoint_buffers.h"
 #include "zero3d/formats/convert.h"
 #include "zero3d/formats/problem_list.h"
 
@@ -62,10 +63,7 @@ void fill(const View& target, float value) {
 class StateLoad {
  public:
   StateLoad(const SavedState& saved, ShardedModel& model) : saved_(saved), model_(model) {
-    std::int64_t record = 0;
-    for (const Unit& unit : model.plan().layout.units())
-      if (!unit.frozen) record = std::max(record, unit.shard);
-    record = std::min(record, tile_sizes(model.plan().optimizer.tile_elements).record);
+    const std::int64_t record = load_buffer_elements(model.plan());
     if (record == 0) return;
     for (Buffer& buffer : buffers_)
       buffer.memory = Tensor(model.device().memory(Tier::pinned), kNoStream, DType::u8,
@@ -108,7 +106,7 @@ class StateLoad {
 
   const SavedState& saved_;
   ShardedModel& model_;
-  std::array<Buffer, 3> buffers_;
+  std::array<Buffer, kLoadBuffers> buffers_;
   std::size_t next_ = 0;
 };
 

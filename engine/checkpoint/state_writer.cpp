@@ -28,9 +28,9 @@ std::size_t same_parameter(std::span<const StateSlice> slices) {
 
 }  // namespace
 
-std::int64_t StateWriter::file_bytes(ShardedModel& model, bool exclude_frozen) {
+std::int64_t StateWriter::file_bytes(const ShardedModel& model, bool exclude_frozen) {
   const ZeroPlan& plan = model.plan();
-  const std::int64_t shard_rank = model.store().shard_rank();
+  const std::int64_t shard_rank = model.shard_rank();
   std::int64_t bytes = 0;
   const auto add = [&](const Tile& tile, std::span<const DType> dtypes) {
     const std::int64_t shard = plan.layout.unit(tile.unit).shard;
@@ -58,7 +58,7 @@ std::int64_t StateWriter::file_bytes(ShardedModel& model, bool exclude_frozen) {
 }
 
 std::int64_t StateWriter::whole_bytes(ShardedModel& model, bool exclude_frozen) {
-  return RankFile::buffer_bytes(model.device().memory(Tier::pinned),
+  return RankFile::buffer_bytes(model.device().memory(Tier::pinned).available(),
                                 file_bytes(model, exclude_frozen), true);
 }
 

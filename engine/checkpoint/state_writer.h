@@ -20,6 +20,8 @@ class StateWriter {
   /// outlive this. Throws Error for what cannot be begun: IoError, OutOfMemory.
   StateWriter(ShardedModel& model, const std::string& folder, bool exclude_frozen, bool whole);
 
+  /// Bytes that this rank saves.
+  static std::int64_t file_bytes(const ShardedModel& model, bool exclude_frozen);
   /// Bytes of pinned memory that `whole` takes; 0: there is no room for them.
   static std::int64_t whole_bytes(ShardedModel& model, bool exclude_frozen);
 
@@ -29,7 +31,6 @@ class StateWriter {
   CheckpointManifest wait();
 
  private:
-  static std::int64_t file_bytes(ShardedModel& model, bool exclude_frozen);
   void declare(bool exclude_frozen);
   void write_tile(std::span<const StateSlice> slices, Stream& stream);
   void write_frozen(int unit);
