@@ -4,6 +4,8 @@
 #include <spdlog/spdlog.h>
 
 #include <mutex>
+#include <set>
+#include <string>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/printable.h"
@@ -18,6 +20,7 @@ struct State {
   std::mutex mutex;
   LogLevel level = LogLevel::info;
   std::function<void(LogLevel, std::string_view)> sink;
+  std::set<std::string, std::less<>> told_once;
   std::shared_ptr<spdlog::logger> standard = [] {
     auto logger = spdlog::stderr_color_mt("zero3d");
     logger->set_pattern("[%H:%M:%S] %^%l%$ %v");
@@ -68,6 +71,7 @@ void set_log_rank(int rank) { current_rank = rank; }
 void set_log_sink(std::function<void(LogLevel, std::string_view)> sink) {
   std::lock_guard lock(state().mutex);
   state().sink = std::move(sink);
+  state().told_once.clear();
 }
 
 void log(LogLevel level, std::string_view message) {
@@ -82,6 +86,14 @@ void log(LogLevel level, std::string_view message) {
   } else {
     s.standard->log(to_spdlog(level), "{}", text);
   }
+}
+
+void log_once(LogLevel level, std::string_view message) {
+  {
+    std::lock_guard lock(state().mutex);
+    if (!state().told_once.emplace(message).second) return;
+  }
+  log(level, message);
 }
 
 }  // namespace zero3d

@@ -1,6 +1,6 @@
 // Leveled log lines to stderr, thread-safe; a line carries the rank of the thread that wrote it
-// once that is set. The sink and its level are the process's only mutable globals beside the
-// tracer.
+// once that is set. The sink, its level and what it was told once are the process's only mutable
+// globals beside the tracer.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,9 @@ void set_log_rank(int rank);
 void set_log_sink(std::function<void(LogLevel, std::string_view)> sink);
 
 void log(LogLevel level, std::string_view message);
+/// What ranks and parts of one process find alike: nothing where this text was logged so already,
+/// to the same sink.
+void log_once(LogLevel level, std::string_view message);
 inline void log_debug(std::string_view message) { log(LogLevel::debug, message); }
 inline void log_info(std::string_view message) { log(LogLevel::info, message); }
 inline void log_warning(std::string_view message) { log(LogLevel::warning, message); }

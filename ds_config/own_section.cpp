@@ -22,6 +22,11 @@ void read_paths(Reader& r, const Stated& s, JsonValue& out) {
     r.refuse(s, "one folder per drive", "remove the key to use nvme_path");
     return;
   }
+  for (const JsonValue& path : read->items())
+    if (path.as_string().empty()) {
+      r.refuse(s, "folders with names", "an empty path names none; \".\" is the folder of the run");
+      return;
+    }
   out = JsonValue::make_array();
   for (const JsonValue& path : read->items())
     out.push_back(JsonValue(plain_path(path.as_string())));

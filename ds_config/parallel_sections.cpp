@@ -20,8 +20,9 @@ constexpr std::array kActivationRows = {
         "Blocks are dealt to so many groups, of which only the inputs are kept; forward of a group "
         "is computed again before its backward."),
     flag("contiguous_memory_optimization", false,
-         "What is kept in one buffer; needs partition_activations and number_checkpoints.")
-        .not_yet("put what is kept of the forward pass into one buffer"),
+         "What is kept in one buffer, against fragments; needs partition_activations and "
+         "number_checkpoints. Here nothing is fragmented: memory is planned before the run.")
+        .none(),
     flag("cpu_checkpointing", false,
          "Recompute as partition_activations does, and move what is kept to page-locked host "
          "memory."),

@@ -159,7 +159,8 @@ void Reader::read_field(const Field& field, const JsonMember& member, JsonValue&
     warning(file_path, "null has no meaning here; the default is taken", value.position());
     return;
   }
-  if (section_kind && field.lenient_kind && !value.is_object()) {
+  const bool defaults = value.is_null() && field.nullable;
+  if (section_kind && field.lenient_kind && !value.is_object() && !defaults) {
     train_error(file_path, concat("expected an object { ... }, found ", value.excerpt()),
                 value.position());
     return;

@@ -11,6 +11,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/block_runner.h"
+#include "zero3d/engine/budget_fit.h"
 #include "zero3d/engine/memory_fit.h"
 
 namespace zero3d {
@@ -118,7 +119,10 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
   options_.block_names = names_of_blocks(module);
-  model_ = std::make_unique<ShardedModel>(settings, blocks, mesh, device, options_);
+  settings_ = fit_to_budgets(settings, module, mesh, options_,
+                             smallest_budget(mesh, device.memory()),
+                             smallest_budget(mesh, device.memory(Tier::pinned)));
+  model_ = std::make_unique<ShardedModel>(settings_, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
     throw ConfigError("", "a step that is run as a whole needs managed accumulation");
   if (const int stages = mesh.size(Axis::pp); mesh.leads() && settings.accumulation < stages) {

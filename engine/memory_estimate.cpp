@@ -84,24 +84,27 @@ std::string MemoryEstimate::describe_drives() const {
   return as_memory.describe();
 }
 
-void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t host_budget) const {
+MemoryEstimate& MemoryEstimate::operator+=(const PerTier<PerCategory<std::int64_t>>& more) {
+  for (const Tier tier : {Tier::device, Tier::pinned, Tier::pageable})
+    for (const Category category : kAllCategories) bytes[tier][category] += more[tier][category];
+  return *this;
+}
+
+void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t host_budget,
+                                    const EnoughMemory& enough) const {
   const auto require = [this](std::initializer_list<Tier> tiers, std::int64_t budget,
-                              const char* place, const char* advice) {
+                              std::int64_t named, const char* place,
+                              const std::vector<std::string>& advice) {
     if (budget < 0 || total(tiers) <= budget) return;
     throw OutOfMemory(
         total(tiers), place,
         concat("the plan needs ", format_bytes(total(tiers)), " of each rank's ", place, " (",
                describe(tiers), "), more than its budget of ", format_bytes(budget),
-               ": raise it with --", place, "-memory, or need less by ", advice));
+               ": raise it to ", budget_of(std::max(named, total(tiers))), " with --", place, "-memory",
+               advice.empty() ? "" : concat(", or need less by ", in_words(advice))));
   };
-  require({Tier::device}, device_budget, "device",
-          "offload (offload_optimizer, and offload_param at stage 3), recomputation (--recompute), "
-          "a higher ZeRO stage, more ranks, more tiles (linear_tiles and head_tiles of the section "
-          "zero3d) or a smaller micro-batch");
-  require(kHostTiers, host_budget, "host",
-          "offload to nvme instead of cpu, with nvme a smaller buffer_count, buffer_size, "
-          "max_in_cpu or sub_group_size, a higher ZeRO stage over more ranks or a smaller "
-          "micro-batch");
+  require({Tier::device}, device_budget, enough.device, "device", device_advice(habits));
+  require(kHostTiers, host_budget, enough.host, "host", host_advice(habits));
 }
 
 LateMemory estimate_late_memory(const ParamLayout& layout, const BucketPlan& buckets,
@@ -121,10 +124,8 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
                                       const MemoryInputs& inputs) {
   std::int64_t shards = 0;
   std::int64_t gradients = 0;
-  std::int64_t largest = 0;  // unit, whole for the host to read or write
   for (int index = 0; index < layout.unit_count(); ++index) {
     const Unit& unit = layout.unit(index);
-    largest = std::max(largest, unit.padded);
     if (unit.frozen) continue;
     shards += unit.shard;
     const bool leaves =
@@ -142,7 +143,7 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   device[Category::norm_workspace] = bytes_of(shards / kernels::kNormBlock, DType::f64) +
                                      StepReporter::exchange_bytes(inputs.ranks);
   estimate[Tier::pinned][Category::gathered_parameters] =
-      bytes_of(largest, inputs.parameters.dtype);
+      bytes_of(ParameterStore::staging_elements(layout), inputs.parameters.dtype);
   // What the host reads back: all parts of the exchange, and the last loss.
   estimate[Tier::pinned][Category::other] = StepReporter::exchange_bytes(inputs.ranks);
   return estimate;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "zero3d/engine/checkpoint/checkpoint.h"
+
 namespace zero3d {
 
 std::vector<std::vector<ParameterSpec>> declared_parameters(const Module& module,
@@ -41,24 +43,51 @@ MemoryEstimate with_passes(MemoryEstimate memory, const ZeroPlan& plan, const Pa
   return memory;
 }
 
-MemoryEstimate plan_memory(const TrainSettings& settings, const Module& module, const Mesh& mesh,
-                           const EngineOptions& options, std::int64_t device_budget) {
-  const OptimizerSetup setup(settings.optimizer, settings.schedule, options.groups);
-  EngineOptions named = options;
-  named.block_names = names_of_blocks(module);
-  const ZeroPlan plan =
-      plan_zero(settings, setup, declared_parameters(module, options), mesh, named);
-  plan.memory.require_within(device_budget, TrackingResource::kUnlimited);
+RunPlanner::RunPlanner(const TrainSettings& settings, const Module& module, const Mesh& mesh,
+                       const EngineOptions& options)
+    : mesh_(mesh),
+      options_(options),
+      setup_(settings.optimizer, settings.schedule, options.groups),
+      blocks_(declared_parameters(module, options)) {
+  options_.block_names = names_of_blocks(module);
+  const ZeroPlan made = plan(settings);
+  elements_ = made.layout.padded();
   const std::int64_t rows = settings.micro_batch, sequence = options.sequence_length;
+  if (sequence == 0) return;
   const TensorParallel tp(mesh.rank(Axis::tp), mesh.size(Axis::tp), {}, settings.split_rows);
-  const ActivationBytes activations = peak_activation_bytes(
-      module, plan.layout, plan.training, plan.dtype(), rows, sequence, {tp, settings.split_kept},
-      plan.stage, borders_of(module, plan, tp, rows, sequence));
+  activations_ = peak_activation_bytes(module, made.layout, made.training, made.dtype(), rows,
+                                       sequence, {tp, settings.split_kept}, made.stage,
+                                       borders_of(module, made, tp, rows, sequence));
+}
+
+ZeroPlan RunPlanner::plan(const TrainSettings& settings) const {
+  return plan_zero(settings, setup_, blocks_, mesh_, options_);
+}
+
+MemoryEstimate RunPlanner::memory(const TrainSettings& settings, std::int64_t device_budget) const {
+  const ZeroPlan made = plan(settings);
+  made.memory.require_within(device_budget, TrackingResource::kUnlimited);
   const PassPlans passes =
-      plan_passes(plan, plan.memory.total() + activations.device, device_budget);
-  MemoryEstimate memory = with_passes(plan.memory, plan, passes, activations, rows, sequence);
+      plan_passes(made, made.memory.total() + activations_.device, device_budget);
+  MemoryEstimate memory = with_passes(made.memory, made, passes, activations_, settings.micro_batch,
+                                      options_.sequence_length);
   memory.require_within(device_budget, TrackingResource::kUnlimited);
   return memory;
+}
+
+MemoryEstimate RunPlanner::least_memory(const TrainSettings& settings) const {
+  ZeroPlan made = plan(settings);
+  made.fetches = {.prefetch_elements = 0, .max_live_elements = 0, .max_reuse_distance = 0};
+  const PassPlans passes = plan_passes(made, 0, TrackingResource::kUnlimited);
+  MemoryEstimate memory = with_passes(made.memory, made, passes, activations_, settings.micro_batch,
+                                      options_.sequence_length);
+  memory[Tier::pinned][Category::other] += least_checkpoint_bytes(made, options_.checkpoints);
+  return memory;
+}
+
+MemoryEstimate plan_memory(const TrainSettings& settings, const Module& module, const Mesh& mesh,
+                           const EngineOptions& options, std::int64_t device_budget) {
+  return RunPlanner(settings, module, mesh, options).memory(settings, device_budget);
 }
 
 }  // namespace zero3d

@@ -29,10 +29,35 @@ MemoryEstimate with_passes(MemoryEstimate memory, const ZeroPlan& plan, const Pa
                            const ActivationBytes& activations, std::int64_t batch,
                            std::int64_t sequence);
 
-/// Of a rank of `mesh` for micro-batches of settings.micro_batch samples of
-/// options.sequence_length tokens: what Engine::memory_estimate would tell. Throws what making
-/// the engine would throw: OutOfMemory where a device of `device_budget` bytes (negative: no
-/// limit) does not hold it.
+/// Plans what a rank of `mesh` takes, again and again for settings that differ in sizes which no
+/// operation of a step depends on. Micro-batches have settings.micro_batch samples of
+/// options.sequence_length tokens; activations are left out where that is 0.
+class RunPlanner {
+ public:
+  /// What is referred to must outlive this. Throws what making the engine would throw.
+  RunPlanner(const TrainSettings& settings, const Module& module, const Mesh& mesh,
+             const EngineOptions& options);
+
+  /// What Engine::memory_estimate would tell. Throws OutOfMemory where a device of `device_budget`
+  /// bytes (negative: no limit) does not hold it.
+  MemoryEstimate memory(const TrainSettings& settings, std::int64_t device_budget) const;
+  /// With as little as gathers and checkpoints can do with.
+  MemoryEstimate least_memory(const TrainSettings& settings) const;
+  /// Of the model's part on this rank.
+  std::int64_t elements() const { return elements_; }
+
+ private:
+  ZeroPlan plan(const TrainSettings& settings) const;
+
+  const Mesh& mesh_;
+  EngineOptions options_;
+  OptimizerSetup setup_;
+  std::vector<std::vector<ParameterSpec>> blocks_;
+  ActivationBytes activations_;
+  std::int64_t elements_ = 0;
+};
+
+/// RunPlanner's memory() for settings once.
 MemoryEstimate plan_memory(const TrainSettings& settings, const Module& module, const Mesh& mesh,
                            const EngineOptions& options, std::int64_t device_budget);
 

@@ -1,26 +1,15 @@
 #include "zero3d/engine/sharded_model.h"
 
-#include <limits>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/engine/budget_fit.h"
 #include "zero3d/optim/clip.h"
 #include "zero3d/parallel/agree.h"
 
 namespace zero3d {
-namespace {
-
-/// Of all ranks' budgets for such memory, for they plan alike; kUnlimited when none has one.
-std::int64_t smallest_budget(const Mesh& mesh, const TrackingResource& memory) {
-  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t mine = memory.budget();
-  const std::int64_t least = minimum(mesh.world(), mine < 0 ? kNone : mine);
-  return least == kNone ? TrackingResource::kUnlimited : least;
-}
-
-}  // namespace
-
 ShardedModel::ShardedModel(const TrainSettings& settings,
                            const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                            Device& device, const ShardedModelOptions& options)
@@ -152,12 +141,30 @@ void ShardedModel::require_block(const Op& op) const {
 /// `bytes` are asked for after all: they join the plan, and gathers get what is left beside them.
 void ShardedModel::plan_late(Category category, std::int64_t& bytes) {
   if (bytes == 0) return;
-  MemoryEstimate grown = memory_;
-  grown[Tier::device][category] += bytes;
-  grown.require_within(budget_, host_budget_);
-  memory_ = grown;
+  PerTier<PerCategory<std::int64_t>> more;
+  more[Tier::device][category] = bytes;
+  plan_late(more);
   bytes = 0;
-  if (planned_) reserve_activations(activations_);
+}
+
+void ShardedModel::plan_late(const PerTier<PerCategory<std::int64_t>>& more) {
+  MemoryEstimate grown = memory_;
+  grown += more;
+  grown.require_within(budget_, host_budget_);
+  const bool device_grows = grown.total() > memory_.total();
+  memory_ = grown;
+  if (planned_ && device_grows) reserve_activations(activations_);
+}
+
+/// Whole parameters are asked for. Stages of a pipeline may take different amounts.
+void ShardedModel::plan_exports() {
+  if (exports_planned_) return;
+  if (plan_.pipeline.whole) {
+    fail_together(mesh_.world(), [&] { plan_late(late_.exports); });
+  } else {
+    plan_late(late_.exports);
+  }
+  exports_planned_ = true;
 }
 
 std::int64_t ShardedModel::checkpoint_room() const {
@@ -189,6 +196,7 @@ void ShardedModel::set_accumulation(std::int64_t micro_batches) {
     plan_.gradients = next.gradients;
     plan_.memory = memory_ = next.memory;
     plan_.late = late_ = next.late;
+    exports_planned_ = false;
     planned_ = false;
     if (reducer_) make_reducer();
   });

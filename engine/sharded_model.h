@@ -51,7 +51,7 @@ struct ShardedModelOptions : PlanOptions {
   std::vector<ParameterGroup> groups;
   int max_consecutive_skips = 50;  ///< This many skipped steps in a row end the run with the cause.
   /// Of what the model takes for the life of the run, before any of it is allocated: throws to
-  /// refuse it.
+  /// refuse it. An engine that knows its sequences asks of the whole plan first.
   std::function<void(const MemoryEstimate&)> approve_memory;
   /// Nothing is allocated or read: what is made can tell its plans and memory, and do nothing else.
   bool plan_only = false;
@@ -194,8 +194,6 @@ class ShardedModel final : public ParameterAccess {
  private:
   void build();
   void make_reducer();
-  void for_each_of_all_stages(
-      const std::function<void(const ParameterSpec&, const ConstView&)>& use);
   bool is_first_holder(const LayoutParameter& parameter) const;
   int at_this_stage(int rank) const;
   void with_global(const LayoutParameter& parameter, const View& stored,
@@ -206,6 +204,8 @@ class ShardedModel final : public ParameterAccess {
                    const std::function<void(const ParameterSpec&, View)>& edit);
   void require_block(const Op& op) const;
   void plan_late(Category category, std::int64_t& bytes);
+  void plan_late(const PerTier<PerCategory<std::int64_t>>& more);
+  void plan_exports();
   bool may_update_early() const;
   StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);
@@ -243,6 +243,7 @@ class ShardedModel final : public ParameterAccess {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   StepTimes times_;
   bool planned_ = false;
+  bool exports_planned_ = false;
   MovableStates moved_ = kNothingMoved;
   bool transforms_ = false;  ///< Some rank's optimizer transforms gradients before the norm.
   // Last, so that they go first: their work ends before what it uses is gone.

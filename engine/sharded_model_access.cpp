@@ -3,6 +3,8 @@
 // pipeline holds is told to the others.
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -23,6 +25,34 @@ void tell_stages(Communicator& stages, const View& value, bool has) {
       if (!has && !part.empty()) std::memcpy(data + done, part.data(), part.size());
   }
 }
+
+/// Units in host memory, each made whole once for all of its parameters, which may interleave with
+/// those of others.
+class OpenUnits {
+ public:
+  /// `units`: units_to_export().
+  OpenUnits(Device& device, ParameterStore& store, std::vector<int> units)
+      : device_(device), store_(store), units_(std::move(units)) {
+    for (std::size_t i = 0; i < units_.size(); ++i) last_[units_[i]] = i;
+  }
+
+  bool has(std::size_t parameter) const { return units_[parameter] >= 0; }
+  /// use(the whole unit of the parameter), one parameter after the other; collective where the unit
+  /// is not open yet.
+  void with(std::size_t parameter, const std::function<void(View)>& use) {
+    const int unit = units_[parameter];
+    if (open_.count(unit) == 0) open_.emplace(unit, store_.whole_copy(unit));
+    use(device_.host_write(open_.at(unit)));
+    if (last_.at(unit) == parameter) open_.erase(unit);
+  }
+
+ private:
+  Device& device_;
+  ParameterStore& store_;
+  const std::vector<int> units_;
+  std::map<int, std::size_t> last_;
+  std::map<int, Tensor> open_;
+};
 
 }  // namespace
 
@@ -94,51 +124,33 @@ Tensor ShardedModel::gather_pieces(const std::vector<int>& pieces) {
 void ShardedModel::for_each_parameter(
     const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
   require_made();
-  if (plan_.pipeline.whole) return for_each_of_all_stages(use);
-  const ParamLayout& layout = plan_.layout;
-  const std::vector<std::vector<int>>& wholes = layout.wholes();
-  const std::vector<ParameterSpec> specs = layout.whole_parameters();
-  for (std::size_t next = 0; next < wholes.size();) {
-    if (wholes[next].size() > 1) {
-      const Tensor global = gather_pieces(wholes[next]);
-      use(specs[next++], global.view());
+  plan_exports();
+  const std::vector<ParameterSpec> specs = plan_.model_layout().whole_parameters();
+  OpenUnits units(device_, *store_, units_to_export(plan_));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto with_value = [&](const std::function<void(const ConstView&)>& then) {
+      const int index = plan_.layout.find(specs[i].name);
+      const LayoutParameter& parameter = plan_.layout.parameter(index);
+      if (units.has(i)) {
+        units.with(i, [&](View whole) { with_global(parameter, parameter.view_in(whole), then); });
+      } else {
+        then(gather_pieces(plan_.layout.pieces_of(index)).view());
+      }
+    };
+    if (!plan_.pipeline.whole) {
+      with_value([&](const ConstView& global) { use(specs[i], global); });
       continue;
     }
-    const auto of = [&](std::size_t i) -> const LayoutParameter& {
-      return layout.parameter(wholes[i].front());
-    };
-    const int unit =
-        of(next).unit;  // made anew for each run of its parameters: they may interleave
-    store_->with_whole(unit, [&](View whole) {
-      for (; next < wholes.size() && wholes[next].size() == 1 && of(next).unit == unit; ++next)
-        with_global(of(next), of(next).view_in(whole),
-                    [&](const ConstView& global) { use(specs[next], global); });
-    });
-  }
-}
-
-/// The stage that owns a parameter makes it whole, and tells the others.
-void ShardedModel::for_each_of_all_stages(
-    const std::function<void(const ParameterSpec&, const ConstView&)>& use) {
-  for (const ParameterSpec& spec : plan_.pipeline.whole->whole_parameters()) {
-    const int index = plan_.layout.find(spec.name);
+    // The stage that owns a parameter makes it whole, and tells the others.
+    const Tensor value = global_copy(specs[i]);
+    const int index = plan_.layout.find(specs[i].name);
     const bool owns = index >= 0 && is_first_holder(plan_.layout.parameter(index));
-    Tensor value;
-    if (owns && plan_.layout.pieces_of(index).size() > 1) {
-      value = gather_pieces(plan_.layout.pieces_of(index));
-    } else {
-      value = global_copy(spec);
-      if (owns) {
-        const LayoutParameter& here = plan_.layout.parameter(index);
-        store_->with_whole(here.unit, [&](View whole) {
-          with_global(here, here.view_in(whole), [&](const ConstView& as_global) {
-            std::memcpy(value.view().data(), as_global.data(), as_global.bytes());
-          });
-        });
-      }
-    }
+    if (owns)
+      with_value([&](const ConstView& global) {
+        std::memcpy(value.view().data(), global.data(), global.bytes());
+      });
     tell_stages(mesh_.group(Axis::pp), value.view(), owns);
-    use(spec, value.view());
+    use(specs[i], value.view());
   }
 }
 
@@ -207,6 +219,7 @@ void ShardedModel::with_parameters(const std::vector<std::string>& names, int wr
     if (layout.find(name) < 0 && !elsewhere)
       throw_invalid(concat("the model has no parameter named ", name));
   }
+  plan_exports();
   int source = 0;  // the writer's place among those that hold the same: its tp ranks have the same
   if (writer >= 0) {
     const std::vector<int> ranks = mesh_.topology().group(Axis::zero, writer);

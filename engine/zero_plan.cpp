@@ -225,9 +225,30 @@ void plan_delayed_memory(const OptimizerSetup& setup, ZeroPlan& plan) {
       total_bytes(DelayedUpdates::plan_pending(delayed, states));
 }
 
-/// Where exports put together what tensor parallelism and tiles cut, and hear of what other stages
-/// hold.
-void plan_joined_parts(ZeroPlan& plan) {
+/// Elements of the units that an export has open at a time, and of a piece beside them.
+std::int64_t open_elements(const ZeroPlan& plan) {
+  const std::vector<int> units = units_to_export(plan);
+  std::map<int, std::size_t> last;
+  for (std::size_t i = 0; i < units.size(); ++i) last[units[i]] = i;
+  std::int64_t open = 0, most = 0, piece = 0;
+  std::set<int> opened;
+  for (const Unit& unit : plan.layout.units()) most = std::max(most, unit.padded);
+  for (const LayoutParameter& parameter : plan.layout.parameters())
+    if (!parameter.spec.piece.whole())
+      piece = std::max(piece, plan.layout.unit(parameter.unit).padded);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (units[i] < 0) continue;
+    const std::int64_t elements = plan.layout.unit(units[i]).padded;
+    if (opened.insert(units[i]).second) open += elements;
+    most = std::max(most, open + piece);
+    if (last[units[i]] == i) open -= elements;
+  }
+  return most;
+}
+
+/// What exports take: whole units, memory where they put together what tensor parallelism and tiles
+/// cut, and where they hear of what other stages hold.
+void plan_exports(ZeroPlan& plan, bool from_the_start) {
   std::int64_t largest = 0, passing = 0;
   for (const LayoutParameter& parameter : plan.layout.parameters()) {
     const std::int64_t part = parameter.numel();
@@ -241,9 +262,11 @@ void plan_joined_parts(ZeroPlan& plan) {
     for (const LayoutParameter& parameter : plan.pipeline.whole->parameters())
       told = std::max(told, parameter.spec.shape.numel());
   const DType dtype = plan.dtype();
-  plan.memory[Tier::device][Category::gathered_parameters] += bytes_of(passing, dtype);
-  plan.memory[Tier::pinned][Category::gathered_parameters] += bytes_of(passing, dtype);
-  plan.memory[Tier::pageable][Category::gathered_parameters] += bytes_of(largest + told, dtype);
+  PerTier<PerCategory<std::int64_t>>& exports = plan.late.exports;
+  exports[Tier::device][Category::gathered_parameters] = bytes_of(passing, dtype);
+  exports[Tier::pinned][Category::gathered_parameters] = bytes_of(open_elements(plan) + passing, dtype);
+  exports[Tier::pageable][Category::gathered_parameters] = bytes_of(largest + told, dtype);
+  if (from_the_start) plan.memory += std::exchange(exports, {});
 }
 
 /// Of this stage's part of the pipeline that the settings ask for.
@@ -272,6 +295,31 @@ std::vector<Op> training_ops(const PipelinePlan& pipeline, const StageBlocks& st
   return with_recomputation(ops, stage, settings.recomputation, on_host);
 }
 
+/// What the settings do already, or what would not help.
+MemoryHabits habits_of(const TrainSettings& settings, const ZeroPlan& plan,
+                       const OptimizerSetup& setup, const Mesh& mesh) {
+  const ShardingPolicy& what = settings.sharding.what;
+  const auto count = [&](const auto& belongs) {
+    return std::count_if(plan.training.begin(), plan.training.end(), belongs);
+  };
+  bool matrices = false;
+  for (int group = 0; group < setup.group_count(); ++group)
+    matrices = matrices || setup.rule(group).needs() == RuleNeeds::whole_matrices;
+  MemoryHabits habits;
+  habits.stage = what.parameters ? 3 : what.gradients ? 2 : what.optimizer_state ? 1 : 0;
+  habits.trains = plan.pipeline.trains;
+  habits.replicas = mesh.size(Axis::zero);
+  habits.optimizer = settings.offload.optimizer;
+  habits.parameters = settings.offload.parameters;
+  habits.recomputes = count([](const Op& op) { return op.kind == OpKind::recompute; }) > 0;
+  habits.kept_on_host = settings.offload.activations && habits.recomputes;
+  habits.can_tile = mesh.size(Axis::tp) == 1 && !matrices;
+  habits.tiles = {settings.tiles.linear, settings.tiles.head};
+  habits.delays_updates = settings.delayed_updates.on();
+  habits.micro_batch = settings.micro_batch;
+  return habits;
+}
+
 /// Rules that take whole matrices cannot have pieces of them.
 void refuse_pieces(const ParamLayout& layout, const OptimizerSetup& setup) {
   for (const LayoutParameter& parameter : layout.parameters()) {
@@ -288,6 +336,19 @@ void refuse_pieces(const ParamLayout& layout, const OptimizerSetup& setup) {
 }
 
 }  // namespace
+
+std::vector<int> units_to_export(const ZeroPlan& plan) {
+  std::vector<int> units;
+  for (const ParameterSpec& spec : plan.model_layout().whole_parameters()) {
+    const int index = plan.layout.find(spec.name);
+    units.push_back(-1);
+    if (index < 0 || plan.layout.pieces_of(index).size() > 1) continue;
+    const LayoutParameter& parameter = plan.layout.parameter(index);
+    if (parameter.stages.empty() || parameter.stages.front() == plan.stage.stage)
+      units.back() = parameter.unit;
+  }
+  return units;
+}
 
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
@@ -361,8 +422,9 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
     plan.memory[Tier::device][Category::gathered_parameters] +=
         ParameterPieces::bytes(largest_record(states), plan.dtype());
   plan_host_memory(settings, setup, plan);
-  plan_joined_parts(plan);
+  plan_exports(plan, options.exports);
   plan_delayed_memory(setup, plan);
+  plan.memory.habits = habits_of(settings, plan, setup, mesh);
   return plan;
 }
 

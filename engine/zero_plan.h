@@ -33,6 +33,9 @@ struct PlanOptions {
   /// micro-batch, or the settings' pipeline. The settings' recomputation is added to a list that
   /// has none.
   std::function<std::vector<Op>(const StageBlocks& stage, int micro_batches)> schedule;
+  /// The host will read or write whole parameters (exports, edits by name): what that takes is in
+  /// the plan from the start, and joins it at the first such call otherwise.
+  bool exports = false;
   /// Of all blocks, for a partition by name and messages; empty: their numbers.
   std::vector<std::string> block_names;
 };
@@ -97,6 +100,11 @@ struct ZeroPlan {
 ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                    const std::vector<std::vector<ParameterSpec>>& blocks, const Mesh& mesh,
                    const PlanOptions& options);
+
+/// For each parameter of the model, in order of declaration: the unit that an export reads it from
+/// on this rank; negative: it is in pieces, or another stage's. An export keeps a unit in host
+/// memory from its first parameter to its last.
+std::vector<int> units_to_export(const ZeroPlan& plan);
 
 /// The gathers of training and of evaluation.
 struct PassPlans {

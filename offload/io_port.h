@@ -58,6 +58,7 @@ struct IoPortOptions {
   int depth = 8;               ///< Pieces under way at a time.
   int threads = 1;             ///< Of the pool.
   bool single_submit = false;  ///< One system call a piece (io_uring).
+  bool tells = true;           ///< In the log, what is used where a ring is refused.
 };
 
 /// A pool of threads that each do one read or write at a time.

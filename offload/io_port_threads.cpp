@@ -109,8 +109,10 @@ std::unique_ptr<IoPort> open_io_port(const IoPortOptions& options, const IoPortF
   try {
     return ring(options);
   } catch (const IoError& error) {
-    log_info(concat("I/O on ", options.threads, options.threads == 1 ? " thread" : " threads",
-                    " instead of io_uring: ", error.what()));
+    if (options.tells)
+      log_once(LogLevel::info,
+               concat("I/O on ", options.threads, options.threads == 1 ? " thread" : " threads",
+                      " instead of io_uring: ", error.what()));
   }
   return make_thread_port(options);
 }

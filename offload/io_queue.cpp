@@ -130,7 +130,7 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
  private:
   static std::unique_ptr<IoPort> make_port(const IoOptions& options) {
     const IoPortOptions port{options.queue_depth, options.intra_op_parallelism,
-                             options.single_submit};
+                             options.single_submit, options.rank == 0};
     return options.port ? options.port(port) : open_io_port(port);
   }
 
@@ -138,14 +138,17 @@ class IoQueue::Core : public std::enable_shared_from_this<IoQueue::Core> {
     std::vector<int> descriptors;
     for (const auto& file : files_) descriptors.push_back(file->descriptor());
     if (const int code = port_->attach_files(descriptors))
-      log_info(concat("I/O: files are looked up each time: ",
-                      IoError(std::string(port_->name()), code, "does not register them").what()));
+      tell(LogLevel::info, "files are looked up each time", code, "");
     if (const int code = port_->attach_buffers(buffers))
-      log_info(
-          concat("I/O: buffers are locked each time: ",
-                 IoError(std::string(port_->name()), code, "does not register them",
-                         "; raise the limit of locked memory (ulimit -l) for less time a transfer")
-                     .what()));
+      tell(LogLevel::warning, "buffers are locked each time", code,
+           "; raise the limit of locked memory (ulimit -l) for less time a transfer");
+  }
+
+  /// Every queue of a run meets the same limit: one line in all.
+  void tell(LogLevel level, const char* what, int code, const char* advice) const {
+    if (options_.rank != 0) return;
+    const IoError error(std::string(port_->name()), code, "does not register them", advice);
+    log_once(level, concat("I/O: ", what, ": ", error.what()));
   }
 
   void ready(const std::shared_ptr<IoRequest>& request) {

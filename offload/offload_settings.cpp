@@ -18,6 +18,8 @@ std::string drives(const std::vector<std::string>& paths) {
 }
 
 std::string describe(const OptimizerOffload& optimizer) {
+  if (optimizer.ratio == 0)
+    return "of masters, moments and gradients nothing (a ratio of 0): all stay on the device";
   std::string text = "masters, moments and gradients";
   if (optimizer.ratio < 1) text += concat(" of ", optimizer.ratio, " of the parameters");
   if (optimizer.device == OffloadDevice::cpu)
@@ -36,8 +38,11 @@ std::string describe(const ParameterOffload& parameters) {
     return concat(text, " in ", memory_of(parameters.pin_memory));
   return concat(text, " on ", drives(parameters.paths), " through ", parameters.buffer_count,
                 " buffers of at most ", format_count(parameters.buffer_elements), " elements of ",
-                memory_of(parameters.pin_memory), "; the first ",
-                format_count(parameters.max_in_cpu), " elements stay there");
+                memory_of(parameters.pin_memory), "; ",
+                parameters.max_in_cpu == 0
+                    ? "none stay there"
+                    : concat("the first ", format_count(parameters.max_in_cpu),
+                             " elements stay there"));
 }
 
 /// A kind of state that goes to drives needs folders on them.

@@ -59,7 +59,8 @@ SwapFolder::SwapFolder(const std::vector<std::string>& paths, const std::string&
     part.file = std::make_shared<IoFile>((fs::path(part.folder->path()) / name).string(), direct);
     files_.push_back(part.file);
     if (direct && !part.file->direct())
-      log_info(concat(path, ": the file system has no direct I/O; its page cache is used"));
+      log_once(LogLevel::info,
+               concat(path, ": the file system has no direct I/O; its page cache is used"));
   }
 }
 

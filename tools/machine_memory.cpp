@@ -131,9 +131,7 @@ void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineM
           plan.describe({Tier::device, Tier::pinned, Tier::pageable}), "), and this machine has ",
           format_bytes(machine.available), " left (by ", machine.limited_by, ")",
           ranks == 1 ? "" : concat(", ", format_bytes(share), " for each of its ", ranks, " ranks"),
-          ": take a smaller train_micro_batch_size_per_gpu or --seq-len, --recompute, offload to "
-          "nvme, a higher ZeRO stage over more ranks of other machines, or a machine with more "
-          "memory"));
+          ": take ", in_words(machine_advice(plan.habits))));
 }
 
 void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSettings& offload) {

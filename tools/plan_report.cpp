@@ -57,7 +57,7 @@ void print_plan(const TrainPlan& plan, Engine& engine, const TileSettings& tiles
     std::printf("%-9s %s\n", subject, text.c_str());
   };
   const ParallelDegrees& degrees = plan.loaded.config.degrees;
-  const TrainSettings& settings = plan.settings;
+  const TrainSettings& settings = engine.model().train_settings();  // within the budgets
   const ZeroPlan& zero = engine.model().plan();
   print("model", concat(plan.request.model, ", ", format_count(zero.model_layout().numel()),
                         " parameters, ZeRO stage ", plan.loaded.config.stage()));

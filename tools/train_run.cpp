@@ -96,6 +96,7 @@ class RankRun {
     engine.checkpoints = {saves, saves && request_.save_async, plan.resumed != nullptr};
     engine.max_consecutive_skips = request_.max_skipped_steps;
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
+    engine.exports = !request_.export_folder.empty();
     const int ranks = ranks_of_this_machine(world);
     const auto require_held = [&plan, ranks](const MemoryEstimate& memory) {
       require_machine_holds(memory, ranks, plan.machine_memory);

@@ -61,6 +61,8 @@ void require_nothing_delayed(const ShardedModel& model, const char* call);
 /// ShardedModel::plan_checkpoints has them in the plan before the first comes.
 std::int64_t checkpoint_bytes(const ShardedModel& model, const CheckpointUse& use,
                               std::int64_t room);
+/// The least that will do, before there is a model.
+std::int64_t least_checkpoint_bytes(const ZeroPlan& plan, const CheckpointUse& use);
 
 /// Saves one model. Every call but the constructor is collective and host-blocking; what fails on
 /// one rank is thrown as an Error on all, the folder has what it had, and training may go on.

@@ -9,6 +9,7 @@
 #include "zero3d/engine/checkpoint/checkpoint.h"
 #include "zero3d/engine/checkpoint/checkpoint_folder.h"
 #include "zero3d/engine/checkpoint/merge_manifests.h"
+#include "zero3d/engine/checkpoint/rank_file.h"
 #include "zero3d/engine/checkpoint/state_loader.h"
 #include "zero3d/engine/checkpoint/state_writer.h"
 #include "zero3d/engine/checkpoint/try_together.h"
@@ -70,11 +71,17 @@ struct CheckpointSaver::Pending {
 
 std::int64_t checkpoint_bytes(const ShardedModel& model, const CheckpointUse& use,
                               std::int64_t room) {
-  std::int64_t bytes = use.loads ? load_bytes(model) : 0;
+  std::int64_t bytes = use.loads ? load_bytes(model.plan()) : 0;
   if (!use.saves && !use.saves_asynchronously) return bytes;
   SaveMemory save = StateWriter::plan(model, false, use.saves_asynchronously, room);
   if (save.total() > room) save = StateWriter::plan(model, false, false, room);
   return std::max(bytes, save.total());
+}
+
+std::int64_t least_checkpoint_bytes(const ZeroPlan& plan, const CheckpointUse& use) {
+  const std::int64_t loads = use.loads ? load_bytes(plan) : 0;
+  constexpr std::int64_t kLarge = std::int64_t{1} << 62;  // a file of any size
+  return std::max(loads, use.saves ? RankFile::some_buffers(kLarge, 0) : 0);
 }
 
 CheckpointSaver::CheckpointSaver(ShardedModel& model) : model_(model) {}

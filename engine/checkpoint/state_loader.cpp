@@ -59,11 +59,11 @@ void fill(const View& target, float value) {
 }
 
 /// Of one tensor's part of the largest record.
-std::int64_t record_bytes(const ShardedModel& model) {
+std::int64_t record_bytes(const ZeroPlan& plan) {
   std::int64_t record = 0;
-  for (const Unit& unit : model.plan().layout.units())
+  for (const Unit& unit : plan.layout.units())
     if (!unit.frozen) record = std::max(record, unit.shard);
-  record = std::min(record, tile_sizes(model.plan().optimizer.tile_elements).record);
+  record = std::min(record, tile_sizes(plan.optimizer.tile_elements).record);
   return bytes_of(record, DType::f32);
 }
 
@@ -73,7 +73,7 @@ constexpr std::size_t kBuffers = 3;
 class StateLoad {
  public:
   StateLoad(const SavedState& saved, ShardedModel& model) : saved_(saved), model_(model) {
-    const std::int64_t bytes = record_bytes(model);
+    const std::int64_t bytes = record_bytes(model.plan());
     if (bytes == 0) return;
     for (Buffer& buffer : buffers_)
       buffer.memory = Tensor(model.device().memory(Tier::pinned), kNoStream, DType::u8,
@@ -169,8 +169,8 @@ std::string find_strangers(const SavedState& saved, const std::vector<std::strin
   return concat("it has parameters that this model lacks: ", name_list(strangers));
 }
 
-std::int64_t load_bytes(const ShardedModel& model) {
-  return static_cast<std::int64_t>(kBuffers) * record_bytes(model);
+std::int64_t load_bytes(const ZeroPlan& plan) {
+  return static_cast<std::int64_t>(kBuffers) * record_bytes(plan);
 }
 
 void load_state(const SavedState& saved, ShardedModel& model, const LoadWhat& what) {

@@ -24,7 +24,7 @@ std::string find_mismatch(const SavedState& saved, const ShardedModel& model, co
 std::string find_strangers(const SavedState& saved, const std::vector<std::string>& names);
 
 /// Pinned bytes that load_state() takes.
-std::int64_t load_bytes(const ShardedModel& model);
+std::int64_t load_bytes(const ZeroPlan& plan);
 
 /// Blocks the host. Collective; for states that find_mismatch has nothing against.
 void load_state(const SavedState& saved, ShardedModel& model, const LoadWhat& what);

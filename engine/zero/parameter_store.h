@@ -43,6 +43,8 @@ class ParameterStore {
   ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
                  const ParameterStoreOptions& options, const RankStreams& streams);
 
+  /// Of pinned memory that load() takes: a small part of a rank's shards.
+  static std::int64_t staging_elements(const ParamLayout& layout);
   /// Fills this rank's shards from `source`, then the whole copies; of the units that `wanted`
   /// takes, if given, the same on all ranks. Collective; blocks the host. Not within a step;
   /// end_step() follows where one has been.
@@ -85,8 +87,10 @@ class ParameterStore {
   /// All shards are updated: gathers what is still to be published; secondary copies are stale.
   void end_step();
 
-  /// The whole padded unit on every rank, in host memory; collective, host-blocking. For exports
-  /// and scoped access, never within a step.
+  /// The whole padded unit on every rank, in pinned host memory; collective, host-blocking. For
+  /// exports and scoped access, never within a step.
+  Tensor whole_copy(int unit);
+  /// The same while `use` runs.
   void with_whole(int unit, const std::function<void(View whole)>& use);
   /// Shards and kept copies of all ranks of `replicas` (a communicator of the compute stream)
   /// become the `values` that rank `writer` gives in this device's host memory. Collective,

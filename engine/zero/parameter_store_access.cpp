@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "zero3d/core/multiples.h"
 #include "zero3d/device/parallel.h"
 #include "zero3d/engine/zero/parameter_store.h"
 
@@ -10,7 +11,10 @@ namespace zero3d {
 namespace {
 
 constexpr std::int64_t kLoadChunk = 1 << 16;        // elements read or drawn by one task
-constexpr std::int64_t kStagingElements = 1 << 22;  // on their way from the source to a shard
+// On their way from the source to a shard, of a rank's elements; within bounds.
+constexpr std::int64_t kStagingPart = 64;
+constexpr std::int64_t kLeastStaging = 1 << 12;
+constexpr std::int64_t kMostStaging = 1 << 22;
 
 }  // namespace
 
@@ -45,12 +49,20 @@ void ParameterStore::settle() noexcept {
   }
 }
 
+std::int64_t ParameterStore::staging_elements(const ParamLayout& layout) {
+  std::int64_t largest = 0, all = 0;
+  for (const Unit& unit : layout.units()) {
+    largest = std::max(largest, unit.shard);
+    all += unit.shard;
+  }
+  const std::int64_t part = round_up(all / kStagingPart, kLeastStaging);
+  return std::min(largest, std::clamp(part, kLeastStaging, kMostStaging));
+}
+
 void ParameterStore::load_units(const ParameterSource& source,
                                 const std::function<bool(int unit)>& wanted) {
-  std::int64_t largest = 0;
-  for (const Unit& unit : layout_.units()) largest = std::max(largest, unit.shard);
   const Tensor staging(device_.memory(Tier::pinned), compute_, options_.dtype,
-                       Shape{std::min(largest, kStagingElements)}, Category::gathered_parameters);
+                       Shape{staging_elements(layout_)}, Category::gathered_parameters);
   for (int unit = 0; unit < layout_.unit_count(); ++unit)
     if (!wanted || wanted(unit)) publish(unit, load_shard(source, unit, staging));
   gather_published();
@@ -98,16 +110,20 @@ View ParameterStore::room_for_whole(int unit, Stream& stream, Tensor& own) {
   return own.view();
 }
 
-void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
+Tensor ParameterStore::whole_copy(int unit) {
   synchronize();
   Tensor own;
   const View whole = room_for_whole(unit, home_ != nullptr ? *copy_in_ : gather_, own);
   if (gathers(unit)) groups_.gather->all_gather(gather_, bring(unit, whole), whole);
-  const Tensor host(device_.memory(Tier::pinned), kNoStream, options_.dtype, whole.shape(),
-                    Category::gathered_parameters);
+  Tensor host(device_.memory(Tier::pinned), kNoStream, options_.dtype, whole.shape(),
+              Category::gathered_parameters);
   device_.copy(gather_, host, whole);
   gather_.synchronize();
-  own.reset();
+  return host;
+}
+
+void ParameterStore::with_whole(int unit, const std::function<void(View)>& use) {
+  const Tensor host = whole_copy(unit);
   use(device_.host_write(host));
 }
 

@@ -257,6 +257,16 @@ TEST_P(Queue, WorksWithoutRegistration) {
   EXPECT_EQ(log.with("ulimit -l").size(), 1u);
 }
 
+/// As there are as many as ranks and kinds of state.
+TEST_P(Queue, ALockLimitIsToldOnceForAllQueuesOfARun) {
+  const LogCapture log;
+  faults_->registration = ENOMEM;
+  for (int again = 0; again < 3; ++again) round_trip(*queue());
+  round_trip(*queue({.block_size = 16 * kPage, .rank = 1}));
+  EXPECT_EQ(log.with("ulimit -l").size(), 1u);
+  EXPECT_EQ(log.lines().size(), 2u);
+}
+
 TEST_P(Queue, AFlippedByteIsNamed) {
   const auto io = queue();
   std::vector<std::uint64_t> sums(kBytes / kPage);

@@ -170,7 +170,9 @@ class RankRun {
     device.jitter_seed = options.jitter_seed == 0 ? 0 : options.jitter_seed + rank_;
     device_ = make_cpu_device(device);
     module_ = options.make_module(rank_);
-    engine_ = std::make_unique<Engine>(settings, *module_, *mesh_, *device_, options.engine);
+    EngineOptions engine = options.engine;
+    engine.exports = options.exports;
+    engine_ = std::make_unique<Engine>(settings, *module_, *mesh_, *device_, engine);
   }
 
   void run() {

@@ -78,6 +78,7 @@ TEST(MachineMemory, WhatIsNoSuchFileLimitsNothing) {
 TEST(MachineMemory, IsSharedByTheRanksOfAMachine) {
   MemoryEstimate plan;
   plan[Tier::device][Category::activations] = 100 * kMiB - kRankOverhead;
+  plan.habits.micro_batch = 2;
   EXPECT_NO_THROW(require_machine_holds(plan, 4, {400 * kMiB, "MemAvailable"}));
   EXPECT_NO_THROW(require_machine_holds(plan, 4, {-1, ""}));
   try {

@@ -59,12 +59,43 @@ class DryRun(support.CommandTest):
         self.assertIn("zero3d: the plan needs", refused.stderr)
 
     def test_says_when_a_budget_is_too_small(self):
-        for more, words in (({"device_memory": "300KiB"}, ("each rank's device", "offload_optimizer", "--recompute", "--device-memory")),
-                            ({"host_memory": "50"}, ("each rank's host", "nvme", "buffer_count", "sub_group_size", "--host-memory"))):
-            result = self.run_command(self.train_arguments(dry_run=True, **more))
-            self.assertEqual(result.returncode, 1, result.stderr)
-            for word in words:
-                self.assertIn(word, result.stderr)
+        """What to change, and a number that is enough: both budgets are wrong, and each is named once."""
+        to_nvme = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": str(self.folder)},
+                   "offload_param": {"device": "nvme", "nvme_path": str(self.folder)}}
+        for zero, device, host in (
+                ({"stage": 0}, ("ZeRO stage 3 with offload_optimizer", "--recompute"), ()),
+                ({"stage": 2, "offload_optimizer": {"device": "cpu"}}, ("ZeRO stage 3 with offload_param",), ("nvme",)),
+                ({"stage": 3}, ("offload_optimizer", "offload_param"), ()),
+                (to_nvme, ("--recompute",), ())):
+            config = self.config(zero_optimization=zero)
+            budgets = {"device_memory": "50KiB", "host_memory": "50"}
+            for name, words in (("device", device), ("host", host)):
+                with self.subTest(zero, budget=name):
+                    result = self.run_command(self.train_arguments(config=config, export=self.folder / "out", **budgets))
+                    self.assertEqual(result.returncode, 1, result.stderr)
+                    for word in (f"each rank's {name}", *words):
+                        self.assertIn(word, result.stderr)
+                    if zero is to_nvme:
+                        self.assertNotIn("offload", result.stderr)
+                    budgets[f"{name}_memory"] = re.search(rf"raise it to (\w+) with --{name}-memory", result.stderr)[1]
+            with self.subTest(zero, budgets=budgets):
+                self.train(config=config, export=self.folder / "out", **budgets)
+
+    def test_the_host_budget_is_what_is_taken(self):
+        """The peak of host memory is the plan's, to 3 %, whether or not the run exports."""
+        tables = {"K": 1 << 10, "M": 1 << 20, "": 1}
+        def size(text):
+            number, unit = re.match(r"([\d.]+) ([KM]?)i?B", text).groups()
+            return float(number) * tables[unit]
+        for zero in ({"stage": 2, "offload_optimizer": {"device": "cpu"}},
+                     {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}):
+            for more in ({}, {"export": self.folder / "out"}, {"save": self.folder / "saved"}):
+                with self.subTest(zero, more=more):
+                    output = self.train(config=self.config(zero_optimization=zero, bf16={"enabled": True}), **more).stdout
+                    planned = size(re.search(r"planned per rank on the host: ([\d.]+ \w+)", output)[1])
+                    peak = size(re.search(r"host staging ([\d.]+ \w+) per rank", output)[1])
+                    self.assertLessEqual(peak, planned * 1.001)
+                    self.assertGreaterEqual(peak, planned * 0.965)
 
 
 class Offload(support.CommandTest):
