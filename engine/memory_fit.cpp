@@ -53,7 +53,8 @@ MemoryEstimate plan_memory(const TrainSettings& settings, const Module& module, 
   const TensorParallel tp(mesh.rank(Axis::tp), mesh.size(Axis::tp), {}, settings.split_rows);
   const ActivationBytes activations = peak_activation_bytes(
       module, plan.layout, plan.training, plan.dtype(), rows, sequence, {tp, settings.split_kept},
-      plan.stage, borders_of(module, plan, tp, rows, sequence));
+      plan.stage, borders_of(module, plan, tp, rows, sequence),
+      borders_of(module, plan, tp.with_whole_sequences(), rows, sequence));
   const PassPlans passes =
       plan_passes(plan, plan.memory.total() + activations.device, device_budget);
   MemoryEstimate memory = with_passes(plan.memory, plan, passes, activations, rows, sequence);
