@@ -3,12 +3,20 @@
 // the share of their time that stages wait, beside what the schedule played out says.
 //
 //   pipeline_bench [--stages 4] [--micro-batches 8] [--milliseconds 10] [--steps 3]
+//
+// compute: two stages of one thread each that compute GPT-2's layers with a vocabulary of 512,
+// dealt to them by measured time. How much the stages' own times differ is a line of its own: what
+// it adds to the bubble is no schedule's.
+//
+//   pipeline_bench [--micro-batches 8] [--steps 3] compute [--layers 12] [--batch 2] [--sequence
+//   64]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
 
+#include "trainer.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/engine/engine.h"
@@ -79,6 +87,9 @@ struct Options {
   int micro_batches = 8;
   double milliseconds = 10;
   int steps = 3;
+  std::int64_t layers = 12;
+  std::int64_t batch = 2;
+  std::int64_t sequence = 64;
 };
 
 /// Seconds of the median step. Two blocks a stage, whatever its chunks.
@@ -128,6 +139,89 @@ void run(const Options& options) {
   }
 }
 
+/// Of one step, from the first block of any stage to the last.
+struct Window {
+  double seconds = 0;
+  std::vector<double> busy;  ///< Of each stage.
+
+  double bubble() const {
+    double all = 0;
+    for (const double stage : busy) all += stage;
+    return 1 - all / (seconds * static_cast<double>(busy.size()));
+  }
+  /// The largest of the stages' times over the least.
+  double imbalance() const {
+    const auto [least, most] = std::minmax_element(busy.begin(), busy.end());
+    return *most / *least - 1;
+  }
+};
+
+Window window_of(const std::vector<Span>& spans, int stages) {
+  Window window;
+  window.busy.resize(static_cast<std::size_t>(stages));
+  std::int64_t begin = INT64_MAX, end = 0;
+  for (const Span& span : spans) {
+    if (span.stream != "blocks") continue;
+    begin = std::min(begin, span.begin_ns);
+    end = std::max(end, span.end_ns);
+    window.busy[static_cast<std::size_t>(span.rank)] +=
+        static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+  }
+  window.seconds = static_cast<double>(end - begin) * 1e-9;
+  return window;
+}
+
+/// Of the steps, the one with the median bubble.
+Window computed_window(const Options& options, PipelineSchedule schedule,
+                       const PartitionChoice& partition) {
+  constexpr int kStages = 2;
+  std::vector<Window> windows;
+  run_ranks(kStages, [&](Communicator& world) {
+    TrainerOptions trainer_options{gpt2_config(0.0), ds_config(options.batch, "fp32", 0),
+                                   options.sequence, 1};
+    trainer_options.model.vocab_size = 512;
+    trainer_options.model.layers = options.layers;
+    trainer_options.degrees = {.dp = 1, .pp = kStages};
+    trainer_options.change = [&](TrainSettings& settings) {
+      settings.accumulation = options.micro_batches;
+      settings.pipeline.schedule = schedule;
+      settings.pipeline.partition = partition;
+    };
+    Trainer trainer(trainer_options, world.split(0, world.rank()));
+    trainer.step();
+    for (int step = 0; step < options.steps; ++step) {
+      if (world.rank() == 0) Tracer::enable();
+      trainer.step();
+      world.exchange("");
+      if (world.rank() == 0) windows.push_back(window_of(Tracer::spans(), kStages));
+      world.exchange("");
+    }
+  });
+  Tracer::disable();
+  std::sort(windows.begin(), windows.end(),
+            [](const Window& a, const Window& b) { return a.bubble() < b.bubble(); });
+  return windows[windows.size() / 2];
+}
+
+void run_computing(const Options& options) {
+  std::printf("2 stages of 1 thread, %d micro-batches of %lld x %lld tokens, %lld layers of 768\n",
+              options.micro_batches, static_cast<long long>(options.batch),
+              static_cast<long long>(options.sequence), static_cast<long long>(options.layers));
+  std::printf("%-12s %9s %9s %11s\n", "schedule", "measured", "planned", "difference");
+  using enum PipelineSchedule;
+  for (const PipelineSchedule schedule :
+       {gpipe, one_forward_one_backward, interleaved, zero_bubble_h1}) {
+    const PipelineShape shape = pipeline_shape(schedule, 2, 0);
+    const auto tasks = plan_pipeline(schedule, shape, options.micro_batches);
+    const double planned = play_pipeline(shape, tasks, {}).bubble();
+    const Window window = computed_window(options, schedule, {.method = PartitionMethod::time});
+    std::printf("%-12s %8.1f%% %8.1f%% %+10.1f (wanted within 5)\n", name_of(schedule),
+                100 * window.bubble(), 100 * planned, 100 * (window.bubble() - planned));
+    std::printf("  imbalance: stages compute %.3f and %.3f s, %.1f%% apart (wanted below 3)\n",
+                window.busy[0], window.busy[1], 100 * window.imbalance());
+  }
+}
+
 }  // namespace
 }  // namespace zero3d::bench
 
@@ -138,7 +232,15 @@ int main(int argc, char** argv) {
   app.add_option("--micro-batches", options.micro_batches)->check(CLI::Range(1, 1024));
   app.add_option("--milliseconds", options.milliseconds)->check(CLI::Range(0.1, 1000.0));
   app.add_option("--steps", options.steps)->check(CLI::Range(1, 1000));
+  CLI::App* compute = app.add_subcommand("compute", "Two stages of GPT-2's layers");
+  compute->fallthrough();
+  compute->add_option("--layers", options.layers)->check(CLI::Range(2, 96));
+  compute->add_option("--batch", options.batch)->check(CLI::Range(1, 64));
+  compute->add_option("--sequence", options.sequence)->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
-  zero3d::bench::run(options);
+  if (compute->parsed())
+    zero3d::bench::run_computing(options);
+  else
+    zero3d::bench::run(options);
   return 0;
 }

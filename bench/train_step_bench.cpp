@@ -2,6 +2,7 @@
 //   peer    step time beside PyTorch eager, in turns, and both sides' rates of matrix products
 //   gemm    share of matrix products in forward + backward, from a trace, and their rate
 //   ranks   2 ranks x 1 thread beside 1 rank x 2 threads on one global batch
+//   tensor  2 ranks that share every layer, of 1 thread, beside 1 rank x 2 threads
 //   memory  peak of device memory beside the plan
 //   recompute  step time and activations with forward computed again beside without
 #include <CLI/CLI.hpp>
@@ -29,6 +30,8 @@ struct Options {
   std::string dtype = "fp32";
   int interval = 1;
   bool on_host = false;
+  bool overlap = false;
+  bool split_rows = false;
   double dropout = 0.1;
   std::string python;
   std::string script = ZERO3D_BENCH_DIR "/peers/gpt2_torch.py";
@@ -116,12 +119,21 @@ void share_of_products(const Options& options) {
   }
 }
 
-void compare_ranks(const Options& options) {
+/// The two share the batch, or every layer.
+void compare_ranks(const Options& options, bool tensor_parallel) {
   print_title(options);
   run_ranks(2, [&](Communicator& world) {
     TrainerOptions two = options.trainer();
-    two.config = ds_config(options.batch / 2, options.dtype, 0);
     two.threads = 1;
+    if (tensor_parallel) {
+      two.degrees = {.dp = 1, .tp = 2};
+      two.change = [&](TrainSettings& settings) {
+        settings.overlap_tp = options.overlap;
+        settings.split_rows = options.split_rows;
+      };
+    } else {
+      two.config = ds_config(options.batch / 2, options.dtype, 0);
+    }
     TrainerOptions one = options.trainer();
     one.threads = 2;
     Trainer pair(two, world.split(0, world.rank()));
@@ -136,8 +148,9 @@ void compare_ranks(const Options& options) {
                                                  }});
     if (world.rank() != 0) return;
     std::printf(
-        "step  2 ranks x 1 thread %.3f s, 1 rank x 2 threads %.3f s; ratio %s (wanted 1.15)\n",
-        median(times[0]), median(times[1]), ratio_text(times[0], times[1]).c_str());
+        "step  %s2 ranks x 1 thread %.3f s, 1 rank x 2 threads %.3f s; ratio %s (wanted 1.15)\n",
+        tensor_parallel ? "tp 2: " : "", median(times[0]), median(times[1]),
+        ratio_text(times[0], times[1]).c_str());
   });
 }
 
@@ -211,6 +224,9 @@ int run(int argc, char** argv) {
   peer->add_option("--script", options.script)->capture_default_str();
   CLI::App* gemm = app.add_subcommand("gemm", "Share and rate of matrix products");
   CLI::App* ranks = app.add_subcommand("ranks", "2 ranks x 1 thread beside 1 rank x 2 threads");
+  CLI::App* tensor = app.add_subcommand("tensor", "tp 2 beside 1 rank x 2 threads");
+  tensor->add_flag("--overlap", options.overlap, "tp_overlap_comm");
+  tensor->add_flag("--sequence-parallel", options.split_rows, "zero3d.sequence_parallel");
   CLI::App* memory = app.add_subcommand("memory", "Peak beside plan");
   CLI::App* recompute = app.add_subcommand("recompute", "Forward computed again beside kept whole");
   recompute->add_option("--interval", options.interval, "Blocks between kept inputs")
@@ -220,7 +236,8 @@ int run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (peer->parsed()) compare_with_peer(options);
   if (gemm->parsed()) share_of_products(options);
-  if (ranks->parsed()) compare_ranks(options);
+  if (ranks->parsed()) compare_ranks(options, false);
+  if (tensor->parsed()) compare_ranks(options, true);
   if (memory->parsed()) compare_memory(options);
   if (recompute->parsed()) compare_recomputation(options);
   return 0;

@@ -18,6 +18,10 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
   return result;
 }
 
+GridDegrees degrees_of(const TrainerOptions& options, const Communicator& world) {
+  return options.degrees.dp > 0 ? options.degrees : GridDegrees{.dp = world.size()};
+}
+
 }  // namespace
 
 std::string ds_config(std::int64_t micro_batch, const std::string& dtype, int stage,
@@ -44,7 +48,7 @@ double gpt2_product_flop(const ModelConfig& model, std::int64_t tokens) {
 
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> communicator)
     : communicator_(std::move(communicator)),
-      mesh_(*communicator_),
+      mesh_(*communicator_, degrees_of(options, *communicator_)),
       module_(build_model(options.model)) {
   CpuDeviceOptions device;
   device.rank = communicator_->rank();
@@ -52,14 +56,16 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Communicator> co
   device_ = make_cpu_device(device);
   EngineOptions engine;
   engine.sequence_length = options.sequence;
-  TrainSettings settings = load_settings(options.config, communicator_->size());
+  TrainSettings settings = load_settings(options.config, mesh_.size(Axis::dp));
+  settings.tp = mesh_.size(Axis::tp);
+  settings.pp = mesh_.size(Axis::pp);
   if (options.change) options.change(settings);
   engine_ = std::make_unique<Engine>(settings, *module_, mesh_, *device_, engine);
 
   const std::int64_t batch = settings.micro_batch;
   const std::int64_t micro_batches = settings.accumulation;
   const std::int64_t row = options.sequence + 1;  // targets are the next tokens
-  std::minstd_rand random(static_cast<unsigned>(communicator_->rank() + 1));
+  std::minstd_rand random(static_cast<unsigned>(mesh_.rank(Axis::dp) + 1));
   std::uniform_int_distribution<std::int32_t> token(
       0, static_cast<std::int32_t>(options.model.vocab_size - 1));
   tokens_.resize(static_cast<std::size_t>(micro_batches * batch * row));

@@ -22,6 +22,7 @@ struct TrainerOptions {
   std::int64_t sequence = 64;
   int threads = 1;
   std::function<void(TrainSettings&)> change;  ///< Of what the text comes to.
+  GridDegrees degrees = {.dp = 0};             ///< dp 0: all ranks are replicas.
 };
 
 /// A ds_config with AdamW. `dtype` is fp32 or bf16; `zero` is the text of further members of

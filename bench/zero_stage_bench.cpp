@@ -2,6 +2,7 @@
 //   stages       the step of GPT-2 124M at stages 1 to 3 beside stage 0, two ranks of one thread
 //   network      on an artificial network, stage 3 with and without prefetch beside stage 0
 //   planning     the plans of 1,000 blocks on 1,024 ranks
+//   mesh         the plans of all 512 ranks of GPT-3 175B on tp 8 x pp 16 x dp 4
 //   bookkeeping  a model of blocks too small to compute: what the engine itself costs
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -12,11 +13,14 @@
 #include "zero3d/core/output_file.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/ds_config/settings.h"
+#include "zero3d/engine/memory_fit.h"
 #include "zero3d/engine/zero/bucket_plan.h"
 #include "zero3d/engine/zero/fetch_plan.h"
 #include "zero3d/engine/zero/layout.h"
 #include "zero3d/models/build.h"
 #include "zero3d/parallel/comm/decorators.h"
+#include "zero3d/parallel/comm/planned_world.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d::bench {
@@ -216,6 +220,56 @@ void time_planning(const Options& options) {
       kBlocks, kRanks, median(layouts), median(buckets), median(fetches), median(totals));
 }
 
+/// Topology, groups, layouts, operations and gathers of every rank, from metadata alone.
+void time_mesh() {
+  constexpr GridDegrees kDegrees{.dp = 4, .tp = 8, .pp = 16};
+  ModelConfig model = gpt2_config(0.0);
+  model.hidden_size = 12288;
+  model.layers = 96;
+  model.heads = model.kv_heads = 96;
+  model.head_dim = 128;
+  model.intermediate_size = 4 * model.hidden_size;
+  model.max_positions = 2048;
+  const std::int64_t begin = now_ns();
+  const std::unique_ptr<Module> module = build_model(model);
+  TrainSettings settings = load_settings(ds_config(1, "bf16", 3), kDegrees.dp);
+  settings.accumulation = 2 * kDegrees.pp;
+  settings.tp = kDegrees.tp;
+  settings.pp = kDegrees.pp;
+  const OptimizerSetup setup(settings.optimizer, settings.schedule, {});
+  const auto blocks = declared_parameters(*module, {});
+  const Topology topology(kDegrees.dp * kDegrees.tp * kDegrees.pp, kDegrees);
+  PlanOptions options;
+  options.block_names = names_of_blocks(*module);
+  double groups = 0, plans = 0, gathers = 0;
+  std::size_t operations = 0, units = 0, fetches = 0;
+  std::int64_t parameters = 0;
+  for (int rank = 0; rank < topology.world_size(); ++rank) {
+    const std::int64_t start = now_ns();
+    const std::unique_ptr<Communicator> world = make_planned_world(topology, rank);
+    const Mesh mesh(*world, kDegrees);
+    const std::int64_t meshed = now_ns();
+    const ZeroPlan plan = plan_zero(settings, setup, blocks, mesh, options);
+    const std::int64_t planned = now_ns();
+    const PassPlans passes = plan_passes(plan, plan.memory.total(), TrackingResource::kUnlimited);
+    groups += static_cast<double>(meshed - start) * 1e-9;
+    plans += static_cast<double>(planned - meshed) * 1e-9;
+    gathers += static_cast<double>(now_ns() - planned) * 1e-9;
+    operations += plan.training.size();
+    units += static_cast<std::size_t>(plan.layout.unit_count());
+    fetches += passes.training.gathers.size();
+    parameters = plan.model_layout().numel();
+  }
+  const double total = static_cast<double>(now_ns() - begin) * 1e-9;
+  std::printf(
+      "%s parameters on %d ranks, %s: groups %.2f s, layouts and operations %.2f s, gathers "
+      "%.2f s; all %.2f s (wanted below 2)\n",
+      format_count(parameters).c_str(), topology.world_size(), topology.factors().c_str(), groups,
+      plans, gathers, total);
+  std::printf("built: %zu units, %zu operations, %zu gathers of a step\n", units, operations,
+              fetches);
+}
+
 /// Every kernel of the model is far below a microsecond of arithmetic, so that a step is launches,
 /// waits, views and reductions.
 void time_bookkeeping(const Options& options) {
@@ -280,11 +334,13 @@ int run(int argc, char** argv) {
   network->add_option("--trace", options.trace,
                       "Write a Chrome trace of a step of each side to FILE.0, FILE.1, FILE.2");
   CLI::App* planning = app.add_subcommand("planning", "Time of the plans");
+  CLI::App* mesh = app.add_subcommand("mesh", "Time of the plans of 512 ranks");
   CLI::App* bookkeeping = app.add_subcommand("bookkeeping", "Cost of the engine itself");
   CLI11_PARSE(app, argc, argv);
   if (stages->parsed()) compare_stages(options);
   if (network->parsed()) compare_on_network(options);
   if (planning->parsed()) time_planning(options);
+  if (mesh->parsed()) time_mesh();
   if (bookkeeping->parsed()) time_bookkeeping(options);
   return 0;
 }

@@ -39,8 +39,11 @@ constexpr std::array kPipelineRows = {
     text(
         "partition", "best",
         "How blocks are dealt to stages: parameters (the stage with the most has as few as can be; "
-        "best is the same), uniform, type:REGEX (of blocks' names), or the blocks of each, such as "
-        "3,3,4,2. `zero3d.partition` and `--partition` override it. (DeepSpeed takes it from its "
+        "best is the same), uniform, time (each block is measured, and the slowest stage is as "
+        "fast "
+        "as can be; the list that comes of it is printed), type:REGEX (of blocks' names), or the "
+        "blocks of each, such as 3,3,4,2. `zero3d.partition` and `--partition` override it. "
+        "(DeepSpeed takes it from its "
         "PipelineModule.)")
         .only("only with a pp degree above 1", [](const Config& c) { return c.degrees.pp > 1; }),
     flag("seed_layers", false, "Random numbers do not depend on stages. Unused by DeepSpeed.")

@@ -21,6 +21,11 @@ DryParameters::DryParameters(const ParamLayout& layout, DType dtype, Device& dev
   }
 }
 
+void DryParameters::fill_zero(Stream& stream) {
+  for (const Tensor& tensor : values_) stream.device().fill_zero(stream, tensor.view());
+  for (const Tensor& tensor : gradients_) stream.device().fill_zero(stream, tensor.view());
+}
+
 std::vector<ConstView> DryParameters::acquire(const Op& op) {
   std::vector<ConstView> views;
   const int part = layout_.part(op.block, op.tile);
@@ -41,7 +46,8 @@ std::vector<GradientTarget> DryParameters::gradients(const Op& op) {
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
                                       std::int64_t sequence, const DryRunRank& rank,
-                                      const StageBlocks& stage, const Borders& borders) {
+                                      const StageBlocks& stage, const Borders& borders,
+                                      const Borders& evaluation_borders) {
   const std::unique_ptr<Device> device = make_meta_device();
   // The host tier of addresses too: a run may keep more than this machine's memory holds.
   const std::unique_ptr<Device> host = make_meta_device();
@@ -54,7 +60,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   RunnerOptions options{.dtype = dtype, .stage = stage};
   options.tp = rank.tp.without_links();
   options.splits_kept = rank.splits_kept;
-  options.evaluation_tp = TensorParallel(rank.tp.rank(), rank.tp.size(), {}, false);
+  options.evaluation_tp = options.tp.with_whole_sequences();
   options.host = {&host->memory(), compute.get(), compute.get()};
   StageLinks links(*compute, *compute);  // what is received or sent takes its memory all the same
   options.links = &links;
@@ -74,6 +80,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   run(step);
   run(step);  // now beside what the step before left
   input.trains = false;
+  input.borders = &evaluation_borders;
   run(with_tiles(plan_evaluation(stage), layout.tiles()));
   if (stage.ends_model()) runner.take_outputs(0);
   return {device->memory().use().peak - fixed, host->memory().use().peak};
@@ -83,7 +90,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
                                       std::int64_t sequence, const DryRunRank& rank) {
   return peak_activation_bytes(module, layout, training, dtype, batch, sequence, rank,
-                               stage_of(layout), {});
+                               stage_of(layout), {}, {});
 }
 
 }  // namespace zero3d

@@ -15,10 +15,12 @@
 
 namespace zero3d {
 
-/// Parameters and gradients as addresses.
+/// Parameters and gradients as addresses, of the device's memory or of none.
 class DryParameters final : public ParameterAccess {
  public:
   DryParameters(const ParamLayout& layout, DType dtype, Device& device);
+  /// On a device that has memory: zeros for what is to run on them.
+  void fill_zero(Stream& stream);
 
   std::vector<ConstView> acquire(const Op& op) override;
   void begin_backward(int, bool) override {}
@@ -46,11 +48,12 @@ struct DryRunRank {
 /// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
 /// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
 /// sequence], on such a tensor-parallel rank. `borders`: what the stage receives and sends with
-/// such batches. What blocks throw for them goes on.
+/// such batches in training, and in evaluation. What blocks throw for them goes on.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
                                       std::int64_t sequence, const DryRunRank& rank,
-                                      const StageBlocks& stage, const Borders& borders);
+                                      const StageBlocks& stage, const Borders& borders,
+                                      const Borders& evaluation_borders);
 /// Of a module that runs whole.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,

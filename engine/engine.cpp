@@ -13,6 +13,8 @@
 #include "zero3d/engine/block_runner.h"
 #include "zero3d/engine/budget_fit.h"
 #include "zero3d/engine/memory_fit.h"
+#include "zero3d/engine/mesh_problems.h"
+#include "zero3d/engine/pipeline/measured_partition.h"
 
 namespace zero3d {
 namespace {
@@ -93,8 +95,9 @@ void require_same_start(const TrainSettings& settings,
 }
 
 /// All that stands against it at once.
-void require_mesh_fits(const Module& module, const Topology& topology) {
-  const std::vector<std::string> problems = module.mesh_problems(topology.degrees());
+void require_mesh_fits(const Module& module, const TrainSettings& settings,
+                       const Topology& topology) {
+  const std::vector<std::string> problems = mesh_problems(module, settings, topology.degrees());
   if (problems.empty()) return;
   std::string message = concat("the model cannot be cut over ", topology.factors(), ":");
   for (const std::string& problem : problems) message += concat("\n  ", problem);
@@ -114,12 +117,13 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
     : settings_(settings), module_(module), mesh_(mesh), device_(device), options_(options) {
   const std::vector<std::vector<ParameterSpec>> blocks = declared_parameters(module, options);
   require_same_start(settings, blocks, mesh.world());
-  require_mesh_fits(module, mesh.topology());
+  require_mesh_fits(module, settings, mesh.topology());
+  settings_.pipeline.partition = measured_partition(settings, module, mesh, device, options);
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
   options_.block_names = names_of_blocks(module);
-  settings_ = fit_to_budgets(settings, module, mesh, options_,
+  settings_ = fit_to_budgets(settings_, module, mesh, options_,
                              smallest_budget(mesh, device.memory()),
                              smallest_budget(mesh, device.memory(Tier::pinned)));
   model_ = std::make_unique<ShardedModel>(settings_, blocks, mesh, device, options_);
@@ -146,10 +150,7 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                     links_.get(),
                     tensor_parallel(),
                     settings.split_kept,
-                    {mesh.rank(Axis::tp),
-                     mesh.size(Axis::tp),
-                     {tp_group_.get(), tp_beside_.get(), streams.tp.get()},
-                     false}});
+                    evaluation_tensor_parallel()});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   plan_checkpoints();
@@ -171,7 +172,8 @@ ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequen
   const ZeroPlan& plan = model_->plan();
   return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence,
                                {tensor_parallel().without_links(), settings_.split_kept},
-                               plan.stage, borders({batch, sequence}));
+                               plan.stage, borders({batch, sequence}, true),
+                               borders({batch, sequence}, false));
 }
 
 TensorParallel Engine::tensor_parallel() const {
@@ -179,6 +181,10 @@ TensorParallel Engine::tensor_parallel() const {
           mesh_.size(Axis::tp),
           {tp_group_.get(), tp_beside_.get(), model_->streams().tp.get()},
           settings_.split_rows};
+}
+
+TensorParallel Engine::evaluation_tensor_parallel() const {
+  return tensor_parallel().with_whole_sequences();
 }
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
@@ -297,7 +303,7 @@ void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
   input.key = random_key(batch, index);
   input.last = last;
   input.loss_gradient = static_cast<float>(model_->loss_seed(settings_.accumulation));
-  input.borders = &borders(batch.tokens.shape());
+  input.borders = &borders(batch.tokens.shape(), true);
   runner_->begin(index, input);
 }
 

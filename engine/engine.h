@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -179,10 +180,11 @@ class Engine {
   void accept(std::span<const MicroBatch> batches);
   void require_same_inputs(const MicroBatch& batch);
   TensorParallel tensor_parallel() const;
+  TensorParallel evaluation_tensor_parallel() const;
   void plan_for(const Shape& shape);
   void plan_checkpoints();
   ActivationBytes activation_bytes(std::int64_t batch, std::int64_t sequence) const;
-  const Borders& borders(const Shape& shape) const;
+  const Borders& borders(const Shape& shape, bool trains) const;
   void require_piecewise(const char* call) const;
   void end_micro_batch();
   void require_host_room(const ActivationBytes& activations) const;
@@ -213,8 +215,8 @@ class Engine {
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<StageLinks> links_;  ///< Null where there is one stage.
   std::unique_ptr<class BlockRunner> runner_;
-  /// Between stages, by the shape of a micro-batch.
-  mutable std::map<std::pair<std::int64_t, std::int64_t>, Borders> borders_;
+  /// Between stages, by the shape of a micro-batch, and whether its sequences are split.
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, bool>, Borders> borders_;
   StepResult last_;
   std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
   std::int64_t last_step_end_ns_ = 0;

@@ -43,7 +43,7 @@ Values Engine::run_evaluation(const MicroBatch& batch) {
     runner_->begin(0, {.tokens = batch.tokens,
                        .targets = batch.targets,
                        .trains = false,
-                       .borders = &borders(batch.tokens.shape())});
+                       .borders = &borders(batch.tokens.shape(), false)});
     for (const Op& op : model_->plan().evaluation) runner_->run(op);
     if (model_->plan().stage.ends_model()) outputs = runner_->take_outputs(0);
     model_->compute().synchronize();

@@ -11,10 +11,10 @@
 namespace zero3d {
 
 /// Of a model that is in one piece: none.
-const Borders& Engine::borders(const Shape& shape) const {
-  const auto [entry, made] = borders_.try_emplace({shape[0], shape[1]});
-  if (made)
-    entry->second = borders_of(module_, model_->plan(), tensor_parallel(), shape[0], shape[1]);
+const Borders& Engine::borders(const Shape& shape, bool trains) const {
+  const TensorParallel tp = trains ? tensor_parallel() : evaluation_tensor_parallel();
+  const auto [entry, made] = borders_.try_emplace({shape[0], shape[1], tp.splits_sequence()});
+  if (made) entry->second = borders_of(module_, model_->plan(), tp, shape[0], shape[1]);
   return entry->second;
 }
 

@@ -55,9 +55,10 @@ RunPlanner::RunPlanner(const TrainSettings& settings, const Module& module, cons
   const std::int64_t rows = settings.micro_batch, sequence = options.sequence_length;
   if (sequence == 0) return;
   const TensorParallel tp(mesh.rank(Axis::tp), mesh.size(Axis::tp), {}, settings.split_rows);
-  activations_ = peak_activation_bytes(module, made.layout, made.training, made.dtype(), rows,
-                                       sequence, {tp, settings.split_kept}, made.stage,
-                                       borders_of(module, made, tp, rows, sequence));
+  activations_ = peak_activation_bytes(
+      module, made.layout, made.training, made.dtype(), rows, sequence, {tp, settings.split_kept},
+      made.stage, borders_of(module, made, tp, rows, sequence),
+      borders_of(module, made, tp.with_whole_sequences(), rows, sequence));
 }
 
 ZeroPlan RunPlanner::plan(const TrainSettings& settings) const {

@@ -28,6 +28,8 @@ class TensorParallel {
       : rank_(rank), size_(size), links_(links), splits_sequence_(splits_sequence && size > 1) {}
   /// The same rank in a dry run.
   TensorParallel without_links() const { return {rank_, size_, {}, splits_sequence_}; }
+  /// Where no backward follows: sequences are of any length there.
+  TensorParallel with_whole_sequences() const { return {rank_, size_, links_, false}; }
 
   int rank() const { return rank_; }
   int size() const { return size_; }

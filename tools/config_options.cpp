@@ -45,7 +45,7 @@ void add_loading_options(CLI::App& command, ConfigOptions& options) {
                   "Chunks of the model on each rank of a pipeline, over the file's")
       ->check(int_number(1));
   command.add_option("--partition", load.partition,
-                     "How blocks are dealt to stages, over the file's: parameters, uniform, "
+                     "How blocks are dealt to stages, over the file's: parameters, uniform, time, "
                      "type:REGEX or a list such as 3,3,4,2");
   command
       .add_option("--recompute", load.recompute,

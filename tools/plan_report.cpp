@@ -67,8 +67,10 @@ void print_plan(const TrainPlan& plan, Engine& engine, const TileSettings& tiles
   if (degrees.dp < degrees.ranks)
     for (const std::string& line : topology.table()) print("mesh", line);
   if (const std::string line = zero.pipeline_line(); !line.empty()) {
-    print("pipeline", concat(name_of(settings.pipeline.schedule), ", partition ",
-                             describe(settings.pipeline.partition), ", ",
+    const std::string list = describe(given_partition(zero.pipeline.bounds));
+    const std::string asked = describe(settings.pipeline.partition);
+    print("pipeline", concat(name_of(settings.pipeline.schedule), ", partition ", asked,
+                             asked == list ? "" : concat(" (", list, ")"), ", ",
                              static_cast<int>(100 * zero.bubble(settings) + 0.5),
                              "% of the stages' time in bubbles if blocks take equal times"));
     print("pipeline", line);

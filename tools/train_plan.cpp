@@ -16,10 +16,10 @@
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/engine/checkpoint/state_loader.h"
+#include "zero3d/engine/mesh_problems.h"
 #include "zero3d/formats/input_file.h"
 #include "zero3d/models/build.h"
 #include "zero3d/models/hf_folder.h"
-#include "zero3d/models/mesh_fit.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
@@ -124,7 +124,8 @@ void open_initial(TrainPlan& plan) {
 void require_mesh_fits(const TrainPlan& plan) {
   const auto& [ranks, dp, tp, pp, sp] = plan.loaded.config.degrees;
   std::string message;
-  for (const std::string& problem : mesh_problems(plan.model, {dp, tp, pp, sp}))
+  const std::unique_ptr<Module> module = build_model(plan.model, plan.settings.tiles);
+  for (const std::string& problem : mesh_problems(*module, plan.settings, {dp, tp, pp, sp}))
     message += concat("\n  ", problem);
   if (message.empty()) return;
   const Topology topology(ranks, {dp, tp, pp, sp});
@@ -321,8 +322,8 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   open_config(plan, ranks);
   open_initial(plan);
   check_config(plan, leads);
-  require_mesh_fits(plan);
   plan.settings = train_settings(plan.loaded.config);
+  require_mesh_fits(plan);
   plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
       static_cast<std::int64_t>(std::min(request.io_timeout, 1e9) * 1000));
   set_sequence_length(plan);

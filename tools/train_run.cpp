@@ -17,6 +17,7 @@
 #include "zero3d/core/trace.h"
 #include "zero3d/data/sampler.h"
 #include "zero3d/engine/engine.h"
+#include "zero3d/engine/pipeline/measured_partition.h"
 #include "zero3d/formats/problem_list.h"
 #include "zero3d/kernels/loss.h"
 #include "zero3d/models/build.h"
@@ -108,6 +109,10 @@ class RankRun {
       };
     }
     engine.plan_only = request_.dry_run;
+    if (settings_.pipeline.partition.method == PartitionMethod::time) {
+      const std::unique_ptr<Module> whole = build_model(plan.model);
+      settings_.pipeline.partition = measured_partition(settings_, *whole, mesh_, *device_, engine);
+    }
     tiles_ = choose_tiles(plan.model, settings_, mesh_, engine, plan.device_memory);
     module_ = build_model(plan.model, tiles_);
     if (plan.metrics) plan.metrics->set_tiles(tiles_);
@@ -362,7 +367,7 @@ class RankRun {
 
   const TrainPlan& plan_;
   const TrainRequest& request_;
-  const TrainSettings& settings_;
+  TrainSettings settings_;
   const ParallelDegrees degrees_;
   const Mesh mesh_;
   TileSettings tiles_;

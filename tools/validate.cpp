@@ -14,6 +14,8 @@
 #include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
+#include "zero3d/engine/mesh_problems.h"
+#include "zero3d/models/build.h"
 #include "zero3d/models/mesh_fit.h"
 #include "zero3d/parallel/topology.h"
 
@@ -194,7 +196,12 @@ void check_mesh(const std::string& model, const LoadResult& loaded, TrainCheck& 
     return;
   }
   const auto& [ranks, dp, tp, pp, sp] = loaded.config.degrees;
-  for (const std::string& problem : mesh_problems(config, {dp, tp, pp, sp}))
+  const GridDegrees degrees{dp, tp, pp, sp};
+  // Settings that train refuses cannot be asked about the pipeline.
+  const std::vector<std::string> problems =
+      check.ok() ? mesh_problems(*build_model(config), train_settings(loaded.config), degrees)
+                 : mesh_problems(config, degrees);
+  for (const std::string& problem : problems)
     check.errors.push_back({"", concat(model, ": ", problem), {}});
 }
 

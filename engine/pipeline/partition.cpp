@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kTypePrefix = "type:";
 constexpr const char* kForms =
-    "expected parameters, uniform, type:REGEX or the blocks of each stage, such as 3,3,4,2";
+    "expected parameters, uniform, time, type:REGEX or the blocks of each stage, such as 3,3,4,2";
 
 /// RE2 bounds what a pattern may cost.
 std::unique_ptr<re2::RE2> compile(const std::string& pattern) {
@@ -62,12 +62,7 @@ std::vector<int> given(const std::vector<int>& counts, int blocks, int segments)
   throw_invalid(concat("the partition lists ", counts.size(), " segments of ", covered,
                        " blocks in all; the pipeline has ", segments, " and the model ", blocks,
                        " blocks: uniform would give ",
-                       describe({.method = PartitionMethod::given, .blocks = [&] {
-                                   std::vector<int> even = uniform(blocks, segments);
-                                   std::adjacent_difference(even.begin(), even.end(), even.begin());
-                                   even.erase(even.begin());
-                                   return even;
-                                 }()})));
+                       describe(given_partition(uniform(blocks, segments)))));
 }
 
 /// Prefix sums, and the two passes of balance().
@@ -137,6 +132,7 @@ class Balancer {
 PartitionChoice parse_partition(const std::string& text) {
   if (text == "parameters" || text == "best") return {};
   if (text == "uniform") return {.method = PartitionMethod::uniform};
+  if (text == "time") return {.method = PartitionMethod::time};
   if (text.starts_with(kTypePrefix)) {
     PartitionChoice choice{.method = PartitionMethod::type,
                            .pattern = text.substr(kTypePrefix.size())};
@@ -152,6 +148,8 @@ std::string describe(const PartitionChoice& choice) {
       return "parameters";
     case PartitionMethod::uniform:
       return "uniform";
+    case PartitionMethod::time:
+      return "time";
     case PartitionMethod::type:
       return concat(kTypePrefix, choice.pattern);
     default: {
@@ -160,6 +158,13 @@ std::string describe(const PartitionChoice& choice) {
       return joined(counts, ",");
     }
   }
+}
+
+PartitionChoice given_partition(const std::vector<int>& bounds) {
+  PartitionChoice choice{.method = PartitionMethod::given};
+  for (std::size_t i = 0; i + 1 < bounds.size(); ++i)
+    choice.blocks.push_back(bounds[i + 1] - bounds[i]);
+  return choice;
 }
 
 std::vector<int> balance(const std::vector<std::int64_t>& weights, int segments) {
@@ -180,6 +185,12 @@ std::vector<int> partition_blocks(const PartitionChoice& choice,
   std::vector<std::int64_t> weights;
   if (choice.method == PartitionMethod::parameters) {
     for (const PartitionBlock& block : blocks) weights.push_back(block.parameters);
+    return balance(weights, segments);
+  }
+  if (choice.method == PartitionMethod::time) {
+    for (const PartitionBlock& block : blocks) weights.push_back(block.nanoseconds);
+    if (std::all_of(weights.begin(), weights.end(), [](std::int64_t time) { return time == 0; }))
+      throw_invalid("the partition time needs times of blocks, and none were measured");
     return balance(weights, segments);
   }
   const std::unique_ptr<re2::RE2> pattern = compile(choice.pattern);

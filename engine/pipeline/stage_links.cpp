@@ -4,6 +4,7 @@
 #include <set>
 
 #include "zero3d/core/error.h"
+#include "zero3d/device/device.h"
 
 namespace zero3d {
 
@@ -77,7 +78,10 @@ void StageLinks::send(const Op& op, const ConstView& data) {
 }
 
 void StageLinks::receive(const Op& op, const View& data) {
-  if (!connected_) return;
+  if (!connected_) {
+    receiving_.device().fill_zero(receiving_, data);
+    return;
+  }
   Communicator& pair = *link(op);
   pair.recv(receiving_, data, 1 - pair.rank());
 }

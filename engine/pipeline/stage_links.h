@@ -17,7 +17,7 @@ namespace zero3d {
 
 class StageLinks {
  public:
-  /// Leads nowhere: for dry runs.
+  /// Leads nowhere, and brings zeros: for dry runs, and blocks that are measured alone.
   StageLinks(Stream& sending, Stream& receiving) : sending_(sending), receiving_(receiving) {}
   /// Collective over the mesh's pp groups.
   StageLinks(Stream& sending, Stream& receiving, const PipelineShape& shape, const Mesh& mesh);

@@ -154,14 +154,29 @@ std::vector<GlobalRun> global_runs(const Placement& placement, std::int64_t firs
 }
 
 std::vector<std::pair<std::int64_t, std::int64_t>> padding_of(const Placement& placement) {
+  const auto gaps_of_row = [&placement] {
+    std::vector<std::pair<std::int64_t, std::int64_t>> gaps;
+    std::int64_t covered = 0;
+    for (const Box& box : placement.boxes) {
+      if (covered < box.stored_first) gaps.emplace_back(covered, box.stored_first);
+      covered = box.stored_first + box.count;
+    }
+    if (covered < placement.stored_extent) gaps.emplace_back(covered, placement.stored_extent);
+    return gaps;
+  }();
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
-  const std::int64_t stored = placement.stored.numel();
-  std::int64_t covered = 0;
-  for (const GlobalRun& run : global_runs(placement, 0, stored)) {
-    if (covered < run.offset) ranges.emplace_back(covered, run.offset);
-    covered = run.offset + run.count;
+  if (gaps_of_row.empty() || placement.inner == 0) return ranges;
+  for (std::int64_t row = 0; row < placement.outer; ++row) {
+    for (const auto& [first, last] : gaps_of_row) {
+      const std::int64_t begin = (row * placement.stored_extent + first) * placement.inner;
+      const std::int64_t end = (row * placement.stored_extent + last) * placement.inner;
+      if (!ranges.empty() && ranges.back().second == begin) {
+        ranges.back().second = end;
+      } else {
+        ranges.emplace_back(begin, end);
+      }
+    }
   }
-  if (covered < stored) ranges.emplace_back(covered, stored);
   return ranges;
 }
 

@@ -1,4 +1,4 @@
-// What the tests of tensor parallelism share: a training run of a nano model on a mesh.
+// What the tests of meshes share: a training run of a nano model on one.
 #pragma once
 
 #include <string>
@@ -14,6 +14,8 @@ inline constexpr std::int64_t kRows = 2;
 struct MeshRun {
   int tp = 1;
   int dp = 1;
+  int pp = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
   int stage = 0;
   int micro_batches = 4;  ///< Of a step, over all replicas.
   int steps = 5;
@@ -34,7 +36,7 @@ inline std::string mesh_json(const MeshRun& run) {
 inline RunOptions options_of(const ModelConfig& model, const MeshRun& run) {
   const int accumulation = run.micro_batches / run.dp;
   RunOptions options = nano_options(model, run.dp, accumulation, kRows);
-  options.ranks = run.dp * run.tp;
+  options.ranks = run.dp * run.tp * run.pp;
   options.steps = run.steps;
   // Micro-batches in the order of the step, as replicas divide it.
   options.batch = [run, accumulation](const Moment& moment) {
@@ -43,8 +45,20 @@ inline RunOptions options_of(const ModelConfig& model, const MeshRun& run) {
   return options;
 }
 
+inline TrainSettings settings_of(const MeshRun& run) {
+  TrainSettings settings = settings_of(mesh_json(run), run.dp * run.tp);
+  settings.pp = run.pp;
+  if (run.pp > 1) settings.pipeline.schedule = run.schedule;
+  return settings;
+}
+
 inline RunResult train(const ModelConfig& model, const MeshRun& run) {
-  return run_engine(mesh_json(run), options_of(model, run));
+  return run_engine(settings_of(run), options_of(model, run));
+}
+
+inline std::string describe(const MeshRun& run) {
+  return concat("dp ", run.dp, " x tp ", run.tp, " x pp ", run.pp, ", ZeRO stage ", run.stage, ", ",
+                name_of(run.schedule), " ", run.zero, run.top);
 }
 
 inline void expect_close(const RunResult& expected, const RunResult& actual) {

@@ -239,7 +239,7 @@ class RowParallelModule final : public Module {
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
-TEST(TensorParallel, OfAUsersModuleAddsTheBiasOfARowParallelLinearOnce) {
+TEST(TensorParallel, TP03OfAUsersModuleAddsTheBiasOfARowParallelLinearOnce) {
   for (const int tp : {1, 2, 4}) {
     const MeshRun run{.tp = tp, .dp = 1, .micro_batches = 1, .steps = 1};
     RunOptions options = options_of(nano_families()[0], run);

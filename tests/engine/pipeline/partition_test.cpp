@@ -79,7 +79,7 @@ TEST(Partition, TheHeaviestSegmentIsAsLightAsCanBe) {
   }
 }
 
-TEST(Partition, DealsByEveryMethod) {
+TEST(Partition, PP03DealsByEveryMethod) {
   const auto five = blocks_of({7, 7, 7, 7, 7});
   const std::vector<int> expected{0, 2, 3, 4, 5};
   EXPECT_EQ(partition_blocks(parse_partition("uniform"), five, 4), expected);
@@ -96,7 +96,7 @@ TEST(Partition, DealsByEveryMethod) {
   EXPECT_EQ(describe(parse_partition("3,1")), "3,1");
 }
 
-TEST(Partition, RefusesWithWhatWouldWork) {
+TEST(Partition, PP03RefusesWithWhatWouldWork) {
   const auto three = blocks_of({1, 1, 1});
   for (const char* method : {"uniform", "parameters", "type:h", "1,1,1,1"}) {
     const std::string text = message([&] { partition_blocks(parse_partition(method), three, 4); });

@@ -260,7 +260,7 @@ class MaskModule final : public Module {
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 
-TEST(PipelineApi, AnyValuesPassBetweenStages) {
+TEST(PipelineApi, PP02AnyValuesPassBetweenStages) {
   for (const PipelineSchedule schedule :
        {PipelineSchedule::one_forward_one_backward, PipelineSchedule::zero_bubble_h1}) {
     for (const int pp : {2, 4}) {

@@ -141,10 +141,10 @@ TEST(PipelineZero, GroupsOfShards) {
 }
 
 /// Warm-up must not wait for micro-batches that never come.
-TEST(PipelineZero, FewerMicroBatchesThanStages) {
+TEST(PipelineZero, PP02FewerMicroBatchesThanStages) {
   const ModelConfig model = deep_nano(false, 6);
-  for (const int accumulation : {1, 2, 3, 5}) {
-    PipelineRun run{.pp = 4, .stage = 2, .accumulation = accumulation};
+  for (const int accumulation : {1, 2, 3, 4, 5}) {
+    PipelineRun run{.pp = accumulation == 4 ? 2 : 4, .stage = 2, .accumulation = accumulation};
     const RunResult expected = run_pipeline(run.without_stages(), model);
     for (const PipelineSchedule schedule :
          {gpipe, one_forward_one_backward, interleaved, zero_bubble_h1, zero_bubble_v}) {
@@ -156,7 +156,7 @@ TEST(PipelineZero, FewerMicroBatchesThanStages) {
   }
 }
 
-TEST(PipelineZero, AStageWithNothingToTrain) {
+TEST(PipelineZero, PP03AStageWithNothingToTrain) {
   const ModelConfig model = deep_nano(false, 2);
   for (const char* frozen : {"wte|wpe", "wte|wpe|h.0", "h.1|ln_f|lm_head"}) {
     for (const PipelineSchedule schedule : {one_forward_one_backward, zero_bubble_h1}) {
@@ -213,7 +213,7 @@ TEST(PipelineZero, SendsHiddenStatesAndTheirGradientsAlone) {
 
 /// Gradients 1, then fifteen of 2^-9, as they come from micro-batches in bf16: added up in fp32
 /// none is lost.
-TEST(PipelineZero, SmallGradientsSurviveAccumulation) {
+TEST(PipelineZero, PREC01SmallGradientsSurviveAccumulation) {
   constexpr int kMicroBatches = 16;
   for (int stage = 0; stage <= 3; ++stage) {
     for (const char* dtype : {"", R"("data_types": {"grad_accum_dtype": "bf16"}, )"}) {

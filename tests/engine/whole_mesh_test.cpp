@@ -1,0 +1,163 @@
+// Training on meshes with all axes at once: replicas of pipelines whose layers ranks share. Every
+// family's losses are those of one rank, and at a fixed mesh the bits are the same whatever ZeRO
+// stage, tier and schedule.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "zero3d/tests/engine/mesh_run.h"
+#include "zero3d/tests/support/temporary_folder.h"
+
+namespace zero3d::test {
+namespace {
+
+using enum PipelineSchedule;
+constexpr PipelineSchedule kSchedules[] = {one_forward_one_backward, gpipe, interleaved,
+                                           zero_bubble_h1, zero_bubble_v};
+const std::string kOptimizerOnHost = R"("offload_optimizer": {"device": "cpu"})";
+const std::string kAllOnHost = kOptimizerOnHost + R"(, "offload_param": {"device": "cpu"})";
+
+/// What is in flight on each stage beside its parameters is what was planned for it, to the byte;
+/// of gathered parameters the plan has also what only exports take.
+void expect_planned_memory(const RunResult& result) {
+  constexpr Category kGathered = Category::gathered_parameters;
+  for (std::size_t rank = 0; rank < result.memory.size(); ++rank) {
+    const MemoryUse& use = result.memory[rank];
+    const MemoryEstimate& plan = result.estimates[rank];
+    EXPECT_LE(use.categories[kGathered].peak, plan[Tier::device][kGathered]) << "rank " << rank;
+    EXPECT_EQ(use.peak - use.categories[kGathered].peak,
+              plan.total() - plan[Tier::device][kGathered])
+        << "rank " << rank;
+  }
+}
+
+/// Tied and untied; a cover of meshes, ZeRO stages and schedules, of which every family has a
+/// pipeline alone and one whose layers are cut.
+TEST(WholeMesh, EveryFamilyTrainsAsOneRank) {
+  int at = 0;
+  for (ModelConfig model : nano_families()) {
+    for (const bool tied : {true, false}) {
+      model.tied = tied;
+      const RunResult expected = train(model, {.steps = 2});
+      for (const auto& [tp, pp, dp] : {std::tuple(1, 2, 2), std::tuple(2, 2, 1)}) {
+        const MeshRun run{.tp = tp,
+                          .dp = dp,
+                          .pp = pp,
+                          .schedule = kSchedules[at % 5],
+                          .stage = at % 4,
+                          .steps = 2};
+        ++at;
+        if (kSanitized && at % 6 != 0) continue;
+        SCOPED_TRACE(concat(name_of(model), tied ? " tied, " : ", ", describe(run)));
+        const RunResult result = train(model, run);
+        expect_close(expected, result);
+        expect_planned_memory(result);
+      }
+    }
+  }
+}
+
+TEST(WholeMesh, StagesTiersAndSchedulesAreIdenticalAtAFixedMesh) {
+  ModelConfig model = nano_families()[0];
+  model.tied = false;  // in one stage with zb-v, in two without: sums of another order
+  const MeshRun base{.tp = 2, .dp = 2, .pp = 2, .micro_batches = 2, .steps = 3};
+  const RunResult expected = train(model, base);
+  const TemporaryFolder swap;
+  const std::string drive =
+      concat(R"("offload_optimizer": {"device": "nvme", "nvme_path": ")", swap.file("swap"), "\"}");
+  for (const auto& [stage, schedule, zero] :
+       std::vector<std::tuple<int, PipelineSchedule, std::string>>{
+           {1, gpipe, ""},
+           {2, zero_bubble_h1, ""},
+           {3, interleaved, ""},
+           {1, zero_bubble_v, kOptimizerOnHost},
+           {3, one_forward_one_backward, kAllOnHost},
+           {3, zero_bubble_h1, kAllOnHost},
+           {3, gpipe, drive},
+           {2, interleaved, R"("overlap_comm": false, "reduce_bucket_size": 100)"},
+           {3, one_forward_one_backward, R"("stage3_prefetch_bucket_size": 0)"},
+           {3, zero_bubble_v, R"("zero_hpz_partition_size": 2)"}}) {
+    if (kSanitized && stage != 3) continue;
+    MeshRun run = base;
+    run.stage = stage;
+    run.schedule = schedule;
+    run.zero = zero;
+    SCOPED_TRACE(describe(run));
+    const RunResult result = train(model, run);
+    EXPECT_TRUE(same_bits(expected, result));
+    expect_planned_memory(result);
+  }
+}
+
+/// Several micro-batches to a rank: ZeRO stages 0 and 1 are one pair, 2 and 3 another.
+TEST(WholeMesh, SchedulesAreIdenticalOverMicroBatches) {
+  const ModelConfig model = nano_families()[1];
+  for (const auto& [first, second] : {std::pair{0, 1}, std::pair{2, 3}}) {
+    const MeshRun base{
+        .tp = 2, .dp = 1, .pp = 2, .stage = first, .micro_batches = 4, .steps = 2, .top = kSplit};
+    const RunResult expected = train(model, base);
+    for (const PipelineSchedule schedule : kSchedules) {
+      if (kSanitized && schedule != zero_bubble_h1) continue;
+      MeshRun run = base;
+      run.stage = second;
+      run.schedule = schedule;
+      SCOPED_TRACE(describe(run));
+      EXPECT_TRUE(same_bits(expected, train(model, run)));
+    }
+  }
+}
+
+TEST(WholeMesh, EveryPrecisionAndOptimizerTrains) {
+  const ModelConfig model = nano_families()[0];
+  const MeshRun one{.stage = 1, .steps = 2};
+  for (const char* optimizer : {R"({"type": "Muon", "params": {"lr": 1e-3, "momentum": 0.9}})",
+                                R"({"type": "Lamb", "params": {"lr": 1e-3}})"}) {
+    MeshRun alone = one, mesh{.tp = 2, .dp = 2, .pp = 2, .stage = 2, .steps = 2};
+    alone.optimizer = mesh.optimizer = optimizer;
+    SCOPED_TRACE(optimizer);
+    expect_close(train(model, alone), train(model, mesh));
+  }
+  for (const char* top :
+       {R"("bf16": {"enabled": true})", R"("fp16": {"enabled": true, "initial_scale_power": 8})"}) {
+    MeshRun alone = one, mesh{.tp = 2, .dp = 2, .pp = 2, .stage = 3, .steps = 2};
+    alone.top = mesh.top = top;
+    mesh.zero = kAllOnHost;
+    EXPECT_TRUE(close(train(model, alone), train(model, mesh), 2e-2)) << top;
+  }
+}
+
+TEST(WholeMesh, ABadParameterIsNamedWithTheStageThatHasIt) {
+  const MeshRun run{.tp = 2, .dp = 2, .pp = 2, .stage = 2, .micro_batches = 2, .steps = 0};
+  RunOptions options = options_of(nano_families()[0], run);
+  options.engine.max_consecutive_skips = 1;
+  options.body = [](Engine& engine, Module&, int) {
+    engine.model().with_parameters(
+        {"transformer.h.1.mlp.c_fc.bias"}, 0, [](const ParameterSpec&, View whole) {
+          whole.as<float>()[whole.numel() - 1] = std::numeric_limits<float>::quiet_NaN();
+        });
+    const TokenBatch batch = nano_batch({0, 0, 0}, 1, 1, kRows);
+    const MicroBatch view = batch.view();
+    engine.train_batch({&view, 1});
+  };
+  try {
+    run_engine(settings_of(run), options);
+    FAIL() << "trained on a NaN";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("NaN in the averaged gradient of"), std::string::npos) << message;
+    EXPECT_NE(message.find(", pp "), std::string::npos) << message;
+  }
+}
+
+TEST(WholeMesh, FiftyStepsOfEverythingAtOnceAreThoseOfOneRank) {
+  const ModelConfig model = nano_families()[1];
+  const int steps = kSanitized ? 3 : 50;
+  const RunResult expected = train(model, {.steps = steps});
+  MeshRun run{.tp = 2, .dp = 2, .pp = 2, .stage = 3, .steps = steps};
+  run.zero = kAllOnHost;
+  run.top = R"("pipeline": {"activation_checkpoint_interval": 1})";
+  expect_close(expected, train(model, run));
+}
+
+}  // namespace
+}  // namespace zero3d::test
