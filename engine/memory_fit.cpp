@@ -22,16 +22,22 @@ std::vector<std::string> names_of_blocks(const Module& module) {
   return names;
 }
 
+SequenceParallel sequence_parallel_of(const TrainSettings& settings, const Mesh& mesh) {
+  const std::int64_t grain = settings.split_rows ? mesh.size(Axis::tp) : 1;  // who shares rows again
+  return {mesh.rank(Axis::sp), mesh.size(Axis::sp), nullptr, grain};
+}
+
 Borders borders_of(const Module& module, const ZeroPlan& plan, const TensorParallel& tp,
-                   std::int64_t batch, std::int64_t sequence) {
+                   const SequenceParallel& sp, std::int64_t batch, std::int64_t sequence) {
   if (!plan.pipeline.whole) return {};
   return infer_borders(module, *plan.pipeline.whole, plan.pipeline.borders(), plan.dtype(),
-                       tp.without_links(), batch, sequence);
+                       tp.without_links(), sp, batch, sequence);
 }
 
 MemoryEstimate with_passes(MemoryEstimate memory, const ZeroPlan& plan, const PassPlans& passes,
-                           const ActivationBytes& activations, std::int64_t batch,
-                           std::int64_t sequence) {
+                           const ActivationBytes& activations, const SequenceParallel& sp,
+                           std::int64_t batch, std::int64_t sequence) {
+  if (!sp.alone()) sequence = sp.of(sequence).mine().count;
   memory[Tier::device][Category::gathered_parameters] +=
       bytes_of(passes.arena_elements(), plan.dtype());
   memory[Tier::device][Category::activations] = activations.device;
@@ -51,12 +57,13 @@ MemoryEstimate plan_memory(const TrainSettings& settings, const Module& module, 
   plan.memory.require_within(device_budget, TrackingResource::kUnlimited);
   const std::int64_t rows = settings.micro_batch, sequence = options.sequence_length;
   const TensorParallel tp(mesh.rank(Axis::tp), mesh.size(Axis::tp), {}, settings.split_rows);
+  const SequenceParallel sp = sequence_parallel_of(settings, mesh);
   const ActivationBytes activations = peak_activation_bytes(
-      module, plan.layout, plan.training, plan.dtype(), rows, sequence, {tp, settings.split_kept},
-      plan.stage, borders_of(module, plan, tp, rows, sequence));
+      module, plan.layout, plan.training, plan.dtype(), rows, sequence,
+      {tp, settings.split_kept, sp}, plan.stage, borders_of(module, plan, tp, sp, rows, sequence));
   const PassPlans passes =
       plan_passes(plan, plan.memory.total() + activations.device, device_budget);
-  MemoryEstimate memory = with_passes(plan.memory, plan, passes, activations, rows, sequence);
+  MemoryEstimate memory = with_passes(plan.memory, plan, passes, activations, sp, rows, sequence);
   memory.require_within(device_budget, TrackingResource::kUnlimited);
   return memory;
 }
