@@ -218,7 +218,8 @@ constexpr std::array kRows = {
         "which tensor-parallel ranks have among themselves.")
         .above(0)
         .check(),
-    integer("data_parallel_size", none, "With sequence_parallel_size: replicas of such groups.")
+    integer("data_parallel_size", none,
+            "With sequence_parallel_size: replicas of such groups; held to what the ranks leave.")
         .above(0)
         .none(),
     flag("datastates_ckpt", false, "The DataStates checkpoint engine; on unless false or absent.")

@@ -144,6 +144,16 @@ TEST(SequenceParallel, OptimizersOfWholeTensorsAndReducedPrecisionsWork) {
   }
 }
 
+TEST(SequenceParallel, LayersMayBeInTiles) {
+  const ModelConfig model = nano_families()[0];
+  const auto tiled = [&](const SequenceRun& run) {
+    RunOptions options = options_of(model, run);
+    options.make_module = [&model](int) { return build_model(model, {.linear = 2, .head = 3}); };
+    return run_engine(json_of(run), options);
+  };
+  EXPECT_TRUE(close(tiled({.stage = 3}), tiled({.sp = 4, .stage = 3}), kClose));
+}
+
 /// With dropout, as the numerics contract has it.
 TEST(SequenceParallel, StaysWithOneRankForFiftySteps) {
   if (kSanitized) GTEST_SKIP() << "numbers alone";
