@@ -57,10 +57,10 @@ TEST(SequenceParallel, IgnoredTargetsCountOnce) {
     };
     return run_engine(json_of(run), options);
   };
-  const RunResult expected = with_ignored({});
+  const RunResult expected = with_ignored({.micro_batches = 4});
   EXPECT_EQ(expected.steps[0].ignored_micro_batches, 1);
   for (const int dp : {1, 2}) {
-    const RunResult found = with_ignored({.sp = 2, .dp = dp, .stage = 2});
+    const RunResult found = with_ignored({.sp = 2, .dp = dp, .stage = 2, .micro_batches = 4});
     EXPECT_TRUE(close(expected, found, kClose));
     EXPECT_EQ(found.steps[0].ignored_micro_batches, 1);
     EXPECT_EQ(found.steps[0].tokens, expected.steps[0].tokens);
@@ -74,7 +74,8 @@ TEST(SequenceParallel, GoesWithTensorParallelRanksAndPipelines) {
     const RunResult expected = train(model, {});
     for (const SequenceRun& mesh :
          {SequenceRun{.sp = 2, .tp = 2}, SequenceRun{.sp = 2, .pp = 2},
-          SequenceRun{.sp = 2, .dp = 2, .stage = 3}, SequenceRun{.sp = 2, .tp = 2, .pp = 2}}) {
+          SequenceRun{.sp = 2, .dp = 2, .stage = 3}, SequenceRun{.sp = 2, .tp = 2, .pp = 2},
+          SequenceRun{.sp = 2, .dp = 2, .stage = 3, .zero = R"("mics_shard_size": 2)"}}) {
       SequenceRun run = mesh;
       if (run.stage == 0) run.stage = at++ % 4;
       if (kSanitized && at % 3 != 0) continue;
@@ -97,7 +98,7 @@ TEST(SequenceParallel, RowsAreSplitAgainOverTensorParallelRanks) {
 
 TEST(SequenceParallel, StagesAndTiersAreIdenticalAtAFixedMesh) {
   const ModelConfig model = nano_families()[0];
-  const SequenceRun base{.sp = 2, .dp = 2, .steps = 3, .micro_batches = 2};
+  const SequenceRun base{.sp = 2, .dp = 2, .steps = 3};
   const RunResult expected = train(model, base);
   const TemporaryFolder swap;
   const std::string cpu = R"("offload_optimizer": {"device": "cpu"})";
@@ -158,7 +159,7 @@ TEST(SequenceParallel, LayersMayBeInTiles) {
 TEST(SequenceParallel, StaysWithOneRankForFiftySteps) {
   if (kSanitized) GTEST_SKIP() << "numbers alone";
   const ModelConfig model = nano_families()[0];
-  const SequenceRun one{.steps = 50, .micro_batches = 2};
+  const SequenceRun one{.steps = 50};
   SequenceRun cut = one;
   cut.sp = cut.dp = 2;
   cut.stage = 3;

@@ -21,7 +21,7 @@ struct SequenceRun {
   int stage = 0;
   std::int64_t sequence = kOdd;
   int steps = 2;
-  int micro_batches = 4;  ///< Of a step, over all replicas.
+  int micro_batches = 2;  ///< Of a step, over all replicas.
   std::string zero;       ///< More of zero_optimization,
   std::string top;        ///< and of the top level.
   std::string optimizer = R"({"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}})";
