@@ -215,6 +215,12 @@ ParallelDegrees resolve_degrees(Reader& reader, const JsonValue& root, const Loa
   degrees.pp = static_cast<int>(pp);
   degrees.sp = static_cast<int>(sp);
   degrees.dp = static_cast<int>(options.ranks / shared);
+  // DeepSpeed makes a mesh of both keys, which has to have all ranks.
+  const std::int64_t replicas = raw_degree(root, "data_parallel_size");
+  if (sp > 1 && root.find("data_parallel_size") != nullptr && replicas != degrees.dp)
+    reader.error("data_parallel_size",
+                 concat("is ", replicas, ", but ", options.ranks, " ranks with ", factors,
+                        " have dp ", degrees.dp, ": state ", degrees.dp, ", or remove the key"));
   return degrees;
 }
 

@@ -44,7 +44,8 @@ constexpr std::array kOwnRows = {
         .at_least(1),
     flag("sequence_parallel", false,
          "Outside of attention and MLP each tensor-parallel rank has a part of every sequence: "
-         "norms, dropout and residual sums are divided too, and the same bytes travel.")
+         "norms, dropout and residual sums are divided too, and the same bytes travel. Not sp: "
+         "those ranks hold all of every layer.")
         .own()
         .only("only with a tp degree above 1", [](const Config& c) { return c.degrees.tp > 1; }),
     text(

@@ -107,13 +107,16 @@ constexpr std::array kRows = {
          "Dtype of gradient reductions. null: that of accumulation (DeepSpeed: the model's).")
         .any_case_of("bf16|fp16|fp32")
         .typed(kDtypes)
-        .check(),
-    text("seq_parallel_communication_data_type", "fp32", "The same with sequence parallelism.")
+        .check()
+        .only("with an sp degree above 1 seq_parallel_communication_data_type takes its place",
+              [](const Config& c) { return c.degrees.sp == 1; }),
+    text("seq_parallel_communication_data_type", "fp32",
+         "The same where ranks share sequences (sequence_parallel_size).")
         .any_case_of("bf16|fp16|fp32")
         .typed(kDtypes)
         .or_null()
         .check()
-        .not_yet("set the dtype of reductions under sequence parallelism", never),
+        .only("only with an sp degree above 1", [](const Config& c) { return c.degrees.sp > 1; }),
     flag("managed_gradient_accumulation", true, "false: every step() applies an update.")
         .differs("leave the boundary of a step to the caller",
                  [](const Config& c) { return !c.flag("managed_gradient_accumulation"); }),
@@ -208,11 +211,15 @@ constexpr std::array kRows = {
     flag("disable_allgather", false, "Without effect, in DeepSpeed too.").none(),
     integer("allgather_size", 500'000'000,
             "allgather_bucket_size of the old form \"zero_optimization\": true."),
-    integer("sequence_parallel_size", none, "Ranks that share a sequence: the sp degree.")
+    integer(
+        "sequence_parallel_size", none,
+        "Ranks that share every sequence, each with its part of the tokens, by all-to-all around "
+        "attention: the sp degree. They divide the attention heads. Not zero3d.sequence_parallel, "
+        "which tensor-parallel ranks have among themselves.")
         .above(0)
-        .check()
-        .refuse("split sequences over ranks", [](const Config& c) { return c.degrees.sp > 1; }),
-    integer("data_parallel_size", none, "With sequence_parallel_size: replicas of such groups.")
+        .check(),
+    integer("data_parallel_size", none,
+            "With sequence_parallel_size: replicas of such groups; held to what the ranks leave.")
         .above(0)
         .none(),
     flag("datastates_ckpt", false, "The DataStates checkpoint engine; on unless false or absent.")

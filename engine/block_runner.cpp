@@ -117,6 +117,7 @@ void BlockRunner::begin(int micro_batch, const BatchInput& input) {
   kept_inputs_.drop(micro_batch);
   MicroBatchRun run;
   run.input = input;
+  if (!input.whole) run.sp = options_.sp.of(input.tokens.shape()[1]);
   running_.insert_or_assign(micro_batch, std::move(run));
 }
 
@@ -127,8 +128,8 @@ void BlockRunner::run(const Op& op) {
   switch (op.kind) {
     case OpKind::load_batch:
       run.values.clear();
-      run.values.push_back(load(run.input.tokens));
-      run.values.push_back(load(run.input.targets));
+      run.values.push_back(load(run.input.tokens, run));
+      run.values.push_back(load(run.input.targets, run));
       return;
     case OpKind::receive_values:
     case OpKind::receive_gradients:
@@ -168,19 +169,26 @@ BlockContext BlockRunner::context(const Op& op, const MicroBatchRun& run) const 
   context.saves_ = run.input.trains;
   context.random_ = run.input.key;
   context.tp_ = run.input.trains ? options_.tp : options_.evaluation_tp;
+  context.sp_ = run.sp;
   context.tile_ = op.tile;
   context.dry_run_ = device_.kind() == DeviceKind::meta;
   return context;
 }
 
-/// Copies tokens or targets to the device; the caller's memory may change as soon as this returns.
-Tensor BlockRunner::load(const ConstView& source) {
+/// Copies tokens or targets to the device, this rank's part of each sample; the caller's memory may
+/// change as soon as this returns.
+Tensor BlockRunner::load(const ConstView& source, const MicroBatchRun& run) {
   if (!source.defined()) return {};
-  Tensor loaded(device_.memory(), compute_, DType::i32, source.shape(), Category::activations);
+  const std::int64_t samples = source.shape()[0], length = source.shape()[1];
+  const SequencePart part = run.sp.alone() ? SequencePart{0, length} : run.sp.mine();
+  const Shape shape{samples, part.count};
+  Tensor loaded(device_.memory(), compute_, DType::i32, shape, Category::activations);
   if (device_.kind() == DeviceKind::meta) return loaded;  // addresses have no contents
-  Tensor host(device_.memory(Tier::pinned), kNoStream, DType::i32, source.shape(),
-              Category::batches);
-  std::memcpy(host.view().data(), source.data(), source.bytes());
+  Tensor host(device_.memory(Tier::pinned), kNoStream, DType::i32, shape, Category::batches);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const ConstView mine = source.flat(i * length + part.first, part.count);
+    std::memcpy(host.view().flat(i * part.count, part.count).data(), mine.data(), mine.bytes());
+  }
   device_.copy(compute_, loaded, host);
   Event copied;
   compute_.record(copied);

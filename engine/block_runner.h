@@ -30,6 +30,7 @@ struct BatchInput {
   bool last = false;                 ///< Ends the accumulation window.
   float loss_gradient = 1;           ///< Of the mean loss.
   const Borders* borders = nullptr;  ///< Between stages, for a batch of this shape.
+  bool whole = false;  ///< Not cut over the ranks that share sequences: each does all of it.
 };
 
 struct RunnerOptions {
@@ -42,6 +43,7 @@ struct RunnerOptions {
   bool splits_kept = false;  ///< Of kept inputs, over the ranks of `tp`.
   /// `tp` where no backward follows: sequences are of any length there, and so not split.
   TensorParallel evaluation_tp = {};
+  SequenceParallel sp = {};
 };
 
 class BlockRunner {
@@ -70,6 +72,7 @@ class BlockRunner {
   };
   struct MicroBatchRun {
     BatchInput input;
+    SequenceParallel sp;                   ///< For samples of its length.
     Values values;                         ///< Between two forward operations.
     Values gradients;                      ///< Between two backward operations.
     std::map<int, Arrival> coming_values;  ///< By chunk.
@@ -90,7 +93,7 @@ class BlockRunner {
   };
 
   BlockContext context(const Op& op, const MicroBatchRun& run) const;
-  Tensor load(const ConstView& source);
+  Tensor load(const ConstView& source, const MicroBatchRun& run);
   const Border& border(int block, const MicroBatchRun& run) const;
   void receive(const Op& op, MicroBatchRun& run);
   void send(const Op& op, MicroBatchRun& run);

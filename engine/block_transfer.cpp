@@ -52,7 +52,7 @@ void BlockRunner::receive(const Op& op, MicroBatchRun& run) {
   for (const BorderValue& value : border(gradients ? next : chunk.first_block, run)) {
     Tensor& tensor = arrival.values.emplace_back();
     if (!gradients && value.used)
-      tensor = load(value.source == Source::tokens ? run.input.tokens : run.input.targets);
+      tensor = load(value.source == Source::tokens ? run.input.tokens : run.input.targets, run);
     if (gradients ? value.has_gradient : value.source == Source::sent)
       tensor = Tensor(device_.memory(), compute_, gradients ? value.gradient_dtype : value.dtype,
                       value.shape, Category::activations);

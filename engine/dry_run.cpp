@@ -60,6 +60,7 @@ ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& l
   RunnerOptions options{.dtype = dtype, .stage = stage};
   options.tp = rank.tp.without_links();
   options.splits_kept = rank.splits_kept;
+  options.sp = rank.sp.without_links();
   options.evaluation_tp = options.tp.with_whole_sequences();
   options.host = {&host->memory(), compute.get(), compute.get()};
   StageLinks links(*compute, *compute);  // what is received or sent takes its memory all the same

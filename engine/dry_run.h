@@ -43,12 +43,13 @@ struct ActivationBytes {
 struct DryRunRank {
   TensorParallel tp = {};
   bool splits_kept = false;
+  SequenceParallel sp = {};
 };
 
 /// The highest sum of bytes that blocks and runner hold at once, for each tier by itself, over the
 /// steps of a run: `training` again and again, and evaluation, on micro-batches of [batch,
-/// sequence], on such a tensor-parallel rank. `borders`: what the stage receives and sends with
-/// such batches in training, and in evaluation. What blocks throw for them goes on.
+/// sequence], on such a rank. `borders`: what the stage receives and sends with such batches in
+/// training, and in evaluation. What blocks throw for them goes on.
 ActivationBytes peak_activation_bytes(const Module& module, const ParamLayout& layout,
                                       std::span<const Op> training, DType dtype, std::int64_t batch,
                                       std::int64_t sequence, const DryRunRank& rank,

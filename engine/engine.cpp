@@ -122,10 +122,12 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   Communicator& tensor = mesh.group(Axis::tp);
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
+  if (Communicator& sequence = mesh.group(Axis::sp); sequence.size() > 1)
+    sp_group_ = sequence.split(0, sequence.rank());
   options_.block_names = names_of_blocks(module);
-  settings_ = fit_to_budgets(settings_, module, mesh, options_,
-                             smallest_budget(mesh, device.memory()),
-                             smallest_budget(mesh, device.memory(Tier::pinned)));
+  settings_ =
+      fit_to_budgets(settings_, module, mesh, options_, smallest_budget(mesh, device.memory()),
+                     smallest_budget(mesh, device.memory(Tier::pinned)));
   model_ = std::make_unique<ShardedModel>(settings_, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
     throw ConfigError("", "a step that is run as a whole needs managed accumulation");
@@ -150,7 +152,8 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
                     links_.get(),
                     tensor_parallel(),
                     settings.split_kept,
-                    evaluation_tensor_parallel()});
+                    evaluation_tensor_parallel(),
+                    sequence_parallel()});
   last_.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (options.sequence_length > 0) plan_for({settings.micro_batch, options.sequence_length});
   plan_checkpoints();
@@ -163,17 +166,23 @@ Engine::~Engine() = default;
 void Engine::plan_checkpoints() {
   std::int64_t room = model_->checkpoint_room();
   if (options_.sequence_length > 0)
-    room -= activation_bytes(settings_.micro_batch, options_.sequence_length).pinned;
+    room -= activation_bytes({settings_.micro_batch, options_.sequence_length}, false).pinned;
   model_->plan_checkpoints(
       checkpoint_bytes(*model_, options_.checkpoints, std::max<std::int64_t>(0, room)));
 }
 
-ActivationBytes Engine::activation_bytes(std::int64_t batch, std::int64_t sequence) const {
+ActivationBytes Engine::activation_bytes(const Shape& shape, bool whole) const {
   const ZeroPlan& plan = model_->plan();
-  return peak_activation_bytes(module_, plan.layout, plan.training, plan.dtype(), batch, sequence,
-                               {tensor_parallel().without_links(), settings_.split_kept},
-                               plan.stage, borders({batch, sequence}, true),
-                               borders({batch, sequence}, false));
+  return peak_activation_bytes(
+      module_, plan.layout, plan.training, plan.dtype(), shape[0], shape[1],
+      {tensor_parallel().without_links(), settings_.split_kept,
+       whole ? SequenceParallel() : sequence_parallel()},
+      plan.stage, borders(shape, true, whole), borders(shape, false, whole));
+}
+
+SequenceParallel Engine::sequence_parallel() const {
+  const SequenceParallel dry = sequence_parallel_of(settings_, mesh_);
+  return {dry.rank(), dry.size(), sp_group_.get(), dry.grain()};
 }
 
 TensorParallel Engine::tensor_parallel() const {
@@ -189,7 +198,8 @@ TensorParallel Engine::evaluation_tensor_parallel() const {
 
 MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence) const {
   return with_passes(model_->memory(), model_->plan(), model_->passes(),
-                     activation_bytes(batch, sequence), batch, sequence);
+                     activation_bytes({batch, sequence}, false), sequence_parallel(), batch,
+                     sequence);
 }
 
 /// Kept inputs beside what the plan has of host memory.
@@ -202,14 +212,15 @@ void Engine::require_host_room(const ActivationBytes& activations) const {
 
 /// Refuses what the blocks refuse, by a dry run. The first shape's plan is made by all ranks; what
 /// takes more must fit beside it, since other ranks may have nothing new to plan for.
-void Engine::plan_for(const Shape& shape) {
+void Engine::plan_for(const Shape& shape, bool whole) {
   const auto holds = [](const Shape& one, const Shape& other) {
     return one[0] >= other[0] && one[1] >= other[1];
   };
-  for (const Shape& planned : planned_shapes_)
+  std::vector<Shape>& planned_shapes = whole ? planned_whole_ : planned_shapes_;
+  for (const Shape& planned : planned_shapes)
     if (holds(planned, shape)) return;
-  const ActivationBytes bytes = activation_bytes(shape[0], shape[1]);
-  if (planned_shapes_.empty()) {
+  const ActivationBytes bytes = activation_bytes(shape, whole);
+  if (planned_shapes_.empty() && planned_whole_.empty()) {
     fail_together(mesh_.world(), [&] {
       require_host_room(bytes);
       model_->reserve_activations(bytes.device);
@@ -218,8 +229,8 @@ void Engine::plan_for(const Shape& shape) {
     require_host_room(bytes);
     model_->add_activations(bytes.device);
   }
-  std::erase_if(planned_shapes_, [&](const Shape& planned) { return holds(shape, planned); });
-  planned_shapes_.push_back(shape);
+  std::erase_if(planned_shapes, [&](const Shape& planned) { return holds(shape, planned); });
+  planned_shapes.push_back(shape);
 }
 
 void Engine::require_batch(const MicroBatch& batch) {
@@ -250,22 +261,29 @@ void Engine::accept(std::span<const MicroBatch> batches) {
   if (runs_whole_steps()) plan_for(largest);
 }
 
-/// Ranks that share layers work on one batch: held to that once, with the first.
+/// Ranks that share layers or sequences work on one batch: held to that once, with the first.
 void Engine::require_same_inputs(const MicroBatch& batch) {
-  Communicator& tensor = mesh_.group(Axis::tp);
-  if (std::exchange(compared_inputs_, true) || tensor.size() == 1) return;
+  if (std::exchange(compared_inputs_, true)) return;
+  require_same_inputs(batch, Axis::tp,
+                      "it shares every layer: give tensor-parallel ranks the same");
+  require_same_inputs(batch, Axis::sp,
+                      "it shares sequences: give ranks of one sp group the same whole");
+}
+
+void Engine::require_same_inputs(const MicroBatch& batch, Axis axis, const char* why) {
+  Communicator& group = mesh_.group(axis);
+  if (group.size() == 1) return;
   const std::string mine =
       concat(hash_of(batch.targets, hash_of(batch.tokens, 0)), " ", to_string(batch.tokens.shape()),
              " ", batch.first_sample.value_or(-1));
-  const std::vector<std::string> all = tensor.exchange(mine);
+  const std::vector<std::string> all = group.exchange(mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const Topology& topology = mesh_.topology();
-    const std::vector<int> ranks = topology.group(Axis::tp, mesh_.world().rank());
+    const std::vector<int> ranks = topology.group(axis, mesh_.world().rank());
     throw_invalid(concat(mesh_.describe(ranks[rank]), " was given another batch than ",
-                         mesh_.describe(ranks[0]),
-                         ", with which it shares every layer: give tensor-parallel ranks the same "
-                         "samples (divide the data by dp rank, Mesh::rank(Axis::dp))"));
+                         mesh_.describe(ranks[0]), ", with which ", why,
+                         " samples (divide the data by dp rank, Mesh::rank(Axis::dp))"));
   }
 }
 
@@ -303,7 +321,7 @@ void Engine::begin_micro_batch(int index, const MicroBatch& batch, bool last) {
   input.key = random_key(batch, index);
   input.last = last;
   input.loss_gradient = static_cast<float>(model_->loss_seed(settings_.accumulation));
-  input.borders = &borders(batch.tokens.shape(), true);
+  input.borders = &borders(batch.tokens.shape(), true, false);
   runner_->begin(index, input);
 }
 

@@ -32,6 +32,7 @@ namespace zero3d {
 /// One micro-batch in host memory, i32 [B, T] each; read during the call that takes it, by ranks
 /// that read batches (Engine::reads_batches). In a pipeline all stages are given the same shapes.
 struct MicroBatch {
+  /// Of whole samples also where ranks share them (sp): each then takes its part.
   ConstView tokens;
   ConstView targets;  ///< kIgnoreTarget (-100) where no loss is taken.
   /// Number of the first row among the rows of all ranks in this step: what dropout draws for. Not
@@ -179,12 +180,14 @@ class Engine {
   static void require_batch(const MicroBatch& batch);
   void accept(std::span<const MicroBatch> batches);
   void require_same_inputs(const MicroBatch& batch);
+  void require_same_inputs(const MicroBatch& batch, Axis axis, const char* why);
   TensorParallel tensor_parallel() const;
   TensorParallel evaluation_tensor_parallel() const;
-  void plan_for(const Shape& shape);
+  SequenceParallel sequence_parallel() const;
+  void plan_for(const Shape& shape, bool whole = false);
   void plan_checkpoints();
-  ActivationBytes activation_bytes(std::int64_t batch, std::int64_t sequence) const;
-  const Borders& borders(const Shape& shape, bool trains) const;
+  ActivationBytes activation_bytes(const Shape& shape, bool whole) const;
+  const Borders& borders(const Shape& shape, bool trains, bool whole) const;
   void require_piecewise(const char* call) const;
   void end_micro_batch();
   void require_host_room(const ActivationBytes& activations) const;
@@ -193,7 +196,7 @@ class Engine {
   void run_backward();
   void run_schedule(std::span<const MicroBatch> micro_batches);
   void run_ops(std::span<const Op> ops, int first_micro_batch);
-  Values run_evaluation(const MicroBatch& batch);
+  Values run_evaluation(const MicroBatch& batch, bool whole = false);
   static std::optional<double> mean_loss(const class Readback& loss);
   RandomKey random_key(const MicroBatch& batch, int micro_batch) const;
   void require_trainable() const;
@@ -211,14 +214,17 @@ class Engine {
   // For blocks, on the compute stream and beside it; null: alone, or all on the former.
   std::unique_ptr<Communicator> tp_group_;
   std::unique_ptr<Communicator> tp_beside_;
+  std::unique_ptr<Communicator> sp_group_;  ///< For blocks, on the compute stream; null: alone.
   bool compared_inputs_ = false;
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<StageLinks> links_;  ///< Null where there is one stage.
   std::unique_ptr<class BlockRunner> runner_;
-  /// Between stages, by the shape of a micro-batch, and whether its sequences are split.
-  mutable std::map<std::tuple<std::int64_t, std::int64_t, bool>, Borders> borders_;
+  /// Between stages, by the shape of a micro-batch, whether tensor parallelism splits its sequences,
+  /// and whether it is whole on every rank.
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, bool, bool>, Borders> borders_;
   StepResult last_;
   std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
+  std::vector<Shape> planned_whole_;   ///< The same of those that ranks of sp do not share.
   std::int64_t last_step_end_ns_ = 0;
   OffloadUse offload_before_;
   int micro_batch_ = 0;  ///< Of the last forward, within its window.

@@ -36,14 +36,15 @@ std::vector<float> from_last_stage(Communicator& stages, const std::vector<float
 }  // namespace
 
 /// A forward pass that saves nothing, waited for; its outputs are where the model ends.
-Values Engine::run_evaluation(const MicroBatch& batch) {
+Values Engine::run_evaluation(const MicroBatch& batch, bool whole) {
   Values outputs;
   fail_together(mesh_.world(), [&] {
     model_->begin_evaluation();
     runner_->begin(0, {.tokens = batch.tokens,
                        .targets = batch.targets,
                        .trains = false,
-                       .borders = &borders(batch.tokens.shape(), false)});
+                       .borders = &borders(batch.tokens.shape(), false, whole),
+                       .whole = whole});
     for (const Op& op : model_->plan().evaluation) runner_->run(op);
     if (model_->plan().stage.ends_model()) outputs = runner_->take_outputs(0);
     model_->compute().synchronize();
@@ -80,13 +81,15 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   if (length == 0) throw_invalid("next_logits needs at least one token");
   window_->require_no_forward("next_logits()");
-  // Planned as a training batch would be, which has rows for every rank.
-  plan_for(
-      {1, settings_.split_rows ? round_up<std::int64_t>(length, mesh_.size(Axis::tp)) : length});
+  // Planned as a training batch would be, which has rows for every rank. Samples of any length are
+  // not cut: ranks of sp all do the same.
+  const bool whole = mesh_.size(Axis::sp) > 1;
+  plan_for({1, settings_.split_rows ? round_up<std::int64_t>(length, mesh_.size(Axis::tp)) : length},
+           whole);
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});
-  const Values outputs = run_evaluation({view, ConstView()});
+  const Values outputs = run_evaluation({view, ConstView()}, whole);
   std::vector<float> last;
   if (!outputs.empty()) {
     const ConstView logits = outputs[0].view();

@@ -11,10 +11,14 @@
 namespace zero3d {
 
 /// Of a model that is in one piece: none.
-const Borders& Engine::borders(const Shape& shape, bool trains) const {
+const Borders& Engine::borders(const Shape& shape, bool trains, bool whole) const {
   const TensorParallel tp = trains ? tensor_parallel() : evaluation_tensor_parallel();
-  const auto [entry, made] = borders_.try_emplace({shape[0], shape[1], tp.splits_sequence()});
-  if (made) entry->second = borders_of(module_, model_->plan(), tp, shape[0], shape[1]);
+  const auto [entry, made] =
+      borders_.try_emplace({shape[0], shape[1], tp.splits_sequence(), whole});
+  if (made)
+    entry->second =
+        borders_of(module_, model_->plan(), tp, whole ? SequenceParallel() : sequence_parallel(),
+                   shape[0], shape[1]);
   return entry->second;
 }
 
@@ -69,6 +73,7 @@ void Engine::set_train_batch_size(std::int64_t samples) {
   window_.emplace(model_->state(), settings_.accumulation, settings_.managed_accumulation,
                   state().micro_steps);
   planned_shapes_.clear();
+  planned_whole_.clear();
 }
 
 }  // namespace zero3d

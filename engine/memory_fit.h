@@ -22,12 +22,16 @@ std::vector<std::string> names_of_blocks(const Module& module);
 /// Between the stages of a pipeline, for micro-batches of [batch, sequence]; of a model that is in
 /// one piece: none.
 Borders borders_of(const Module& module, const ZeroPlan& plan, const TensorParallel& tp,
-                   std::int64_t batch, std::int64_t sequence);
+                   const SequenceParallel& sp, std::int64_t batch, std::int64_t sequence);
 
-/// `memory` of the model's life with what passes over micro-batches of [batch, sequence] add.
+/// This rank among those that share sequences; nothing travels.
+SequenceParallel sequence_parallel_of(const TrainSettings& settings, const Mesh& mesh);
+
+/// `memory` of the model's life with what passes over micro-batches of [batch, sequence] add, of
+/// which such a rank has its part.
 MemoryEstimate with_passes(MemoryEstimate memory, const ZeroPlan& plan, const PassPlans& passes,
-                           const ActivationBytes& activations, std::int64_t batch,
-                           std::int64_t sequence);
+                           const ActivationBytes& activations, const SequenceParallel& sp,
+                           std::int64_t batch, std::int64_t sequence);
 
 /// Plans what a rank of `mesh` takes, again and again for settings that differ in sizes which no
 /// operation of a step depends on. Micro-batches have settings.micro_batch samples of
@@ -53,6 +57,7 @@ class RunPlanner {
   EngineOptions options_;
   OptimizerSetup setup_;
   std::vector<std::vector<ParameterSpec>> blocks_;
+  SequenceParallel sp_;
   ActivationBytes activations_;
   std::int64_t elements_ = 0;
 };

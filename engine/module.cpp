@@ -34,6 +34,13 @@ void BlockContext::throw_early(std::size_t index) const {
                        index, ", declared gradient_in_weights; write it in backward_weights"));
 }
 
+std::vector<std::string> Module::mesh_problems(const GridDegrees& degrees) const {
+  if (degrees.sp == 1) return {};
+  return {concat("its blocks work on whole samples, and sp ", degrees.sp,
+                 " would give them parts (BlockContext::sp): override Module::mesh_problems where "
+                 "they heed that, or take sp 1")};
+}
+
 Tensor BlockContext::enter(Tensor x) const {
   return tp_.splits_sequence() ? all_rows(x) : std::move(x);
 }
@@ -61,9 +68,10 @@ Tensor BlockContext::rows_that_leave(const Tensor& y) const {
   if (!tp_.splits_sequence()) return Tensor();
   Shape share = y.shape();
   if (share[1] % tp_.size() != 0)
-    throw_invalid(concat("a sequence of ", share[1], " tokens cannot be split over ", tp_.size(),
-                         " tensor-parallel ranks; give samples of a multiple of ", tp_.size(),
-                         ", or turn sequence_parallel off"));
+    throw_invalid(concat(sp_.alone() ? "a sequence of " : "a part of a sequence of ", share[1],
+                         " tokens cannot be split over ", tp_.size(),
+                         " tensor-parallel ranks; give samples of a multiple of ",
+                         tp_.size() * sp_.size(), ", or turn zero3d.sequence_parallel off"));
   share[1] /= tp_.size();
   return allocate(y.dtype(), share);
 }

@@ -14,6 +14,7 @@
 #include "zero3d/core/view.h"
 #include "zero3d/device/memory.h"
 #include "zero3d/device/stream.h"
+#include "zero3d/engine/sequence_parallel.h"
 #include "zero3d/engine/tensor_parallel.h"
 #include "zero3d/parallel/topology.h"
 
@@ -120,6 +121,12 @@ class BlockContext {
   /// The ranks that share this block's layers. A block that has no part in that works on what they
   /// all hold alike, and declares no split.
   const TensorParallel& tp() const { return tp_; }
+  /// The ranks that have the other positions of these samples. Where it is not alone, tensors
+  /// [B, T, ...] are of this rank's part of each sample.
+  const SequenceParallel& sp() const { return sp_; }
+  /// Where the first of `rows` rows outside of parallel regions is in its sample, counted over all
+  /// ranks that have rows of it.
+  std::int64_t first_row(std::int64_t rows) const { return sp_.first() + tp_.first_row(rows); }
   /// Into a parallel region: what it reads of `x` [B, T, ...], all rows of it.
   Tensor enter(Tensor x) const;
   /// Of `x` outside of one: the shape in it, and where the sequence is split, the rows of all
@@ -201,6 +208,7 @@ class BlockContext {
   bool wants_input_gradient_ = true;
   bool dry_run_ = false;
   TensorParallel tp_;
+  SequenceParallel sp_;
   int tile_ = 0;
   RandomKey random_;
   std::vector<ConstView> parameters_;
@@ -228,7 +236,9 @@ class Block {
   /// Any number of tensors of any dtype in and out; what a block does not use it passes through
   /// (moves). The first block gets {tokens i32 [B, T], targets i32 [B, T]} (targets undefined in
   /// generation); the last gives {loss fp32 [2] = (sum, count)} when it got targets, else {logits
-  /// [B*T, V]}, or [B, V] of the last token of each sequence.
+  /// [B*T, V]}, or [B, V] of the last token of each sequence. With context.sp() the first block
+  /// gets this rank's part of the tokens and targets, and the loss is of whole samples, on every
+  /// rank; logits are asked for of whole samples only.
   virtual Values forward(BlockContext& context, Values inputs, Saved& saved) = 0;
   /// Gradients of the inputs, one for each, from gradients of the outputs (the last block's is fp32
   /// [1]: of the mean loss). Undefined tensors stand for inputs without one; where
@@ -251,9 +261,8 @@ class Module {
   virtual void write_beside_weights(const std::string& /*folder*/, DType /*dtype*/) const {}
   /// Why its layers cannot be cut over such a mesh, each with what would work; the engine refuses
   /// to start where there is anything.
-  virtual std::vector<std::string> mesh_problems(const GridDegrees& /*degrees*/) const {
-    return {};
-  }
+  /// Unless it says otherwise, its blocks work on whole samples: sequences are not cut over ranks.
+  virtual std::vector<std::string> mesh_problems(const GridDegrees& degrees) const;
 };
 
 }  // namespace zero3d

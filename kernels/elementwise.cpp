@@ -1,6 +1,9 @@
 // Arguments of the elementwise passes, checked and handed to the back end.
 #include "zero3d/kernels/elementwise.h"
 
+#include <utility>
+#include <vector>
+
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/elementwise.h"
 
@@ -36,6 +39,25 @@ void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst) {
                              static_cast<std::int64_t>(size_of(dtype))};
   dispatch(stream, kWhat, {reads(src.matrix), writes(dst.matrix)}, {.cpu = cpu::copy_columns},
            args);
+}
+
+void sum_columns(Stream& stream, std::span<const ConstColumns> parts, const Columns& dst) {
+  constexpr const char* kWhat = "sum_columns";
+  require_float(kWhat, "dst's matrix", dst.matrix);
+  require(!parts.empty(), kWhat, "expected at least one part");
+  SumColumnsArgs args;
+  args.dtype = dst.matrix.dtype();
+  args.rows = dst.matrix.shape().rows();
+  args.width = dst.count;
+  args.to = rows_of(dst);
+  require_columns(kWhat, "dst", dst, args.dtype, args.rows, args.width);
+  std::vector<Access> touched{writes(dst.matrix)};
+  for (const ConstColumns& part : parts) {
+    require_columns(kWhat, "part", part, args.dtype, args.rows, args.width);
+    args.parts.push_back(rows_of(part));
+    touched.push_back(reads(part.matrix));
+  }
+  dispatch(stream, kWhat, touched, {.cpu = cpu::sum_columns}, std::move(args));
 }
 
 void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst) {

@@ -1,6 +1,8 @@
 // Conversions, copies, sums and scalings over whole tensors, and the norm's block sums.
 #pragma once
 
+#include <span>
+
 #include "zero3d/core/view.h"
 #include "zero3d/device/stream.h"
 
@@ -12,6 +14,9 @@ void convert(Stream& stream, const ConstView& src, const View& dst);
 void add(Stream& stream, const ConstView& src, const View& dst);
 /// dst = src, of one dtype and as many columns and rows.
 void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst);
+/// dst = round(the sum of `parts`, taken in their order in fp32), of one float dtype and as many
+/// columns and rows; at least one part.
+void sum_columns(Stream& stream, std::span<const ConstColumns> parts, const Columns& dst);
 /// dst = round(dst + round(src * factor)), both in fp32; dtypes may differ.
 void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst);
 /// x = round(x * factor).

@@ -73,9 +73,7 @@ Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& save
   Tensor tokens = std::move(inputs[0]);
   const std::int64_t seq = tokens.shape()[1];
   const ConstView table = context.parameter(parts_.table);
-  ConstView positions;
-  if (parts_.positions) positions = context.parameter(*parts_.positions);
-  parts_.require_positions(seq, positions);
+  const ConstView positions = parts_.positions_of(context, seq);
   Tensor hidden = context.allocate({tokens.shape()[0], seq, table.shape()[1]});
   kernels::embedding_forward(context.stream(), tokens, table, positions, hidden,
                              part_of(context, table.shape()[0], parts_.vocabulary));
@@ -84,10 +82,28 @@ Values EmbeddingBlock::forward(BlockContext& context, Values inputs, Saved& save
   return inputs;
 }
 
-void EmbeddingParts::require_positions(std::int64_t seq, const ConstView& rows) const {
-  if (rows.defined() && seq > rows.shape()[0])
-    throw_invalid(concat("a sequence of ", seq, " tokens does not fit the model's ",
+ConstView EmbeddingParts::positions_of(const BlockContext& context, std::int64_t seq) const {
+  if (!positions) return {};
+  const ConstView rows = context.parameter(*positions);
+  const std::int64_t length = context.sp().whole(seq), width = rows.shape()[1];
+  if (length > rows.shape()[0])
+    throw_invalid(concat("a sequence of ", length, " tokens does not fit the model's ",
                          rows.shape()[0], " positions (n_positions in config.json)"));
+  return rows.flat(context.sp().first() * width, seq * width).reshaped({seq, width});
+}
+
+void EmbeddingParts::positions_backward(BlockContext& context, const ConstView& dhidden) const {
+  if (!positions || !context.trains(*positions)) return;
+  const View gradient = context.write_gradient(*positions);
+  const bool accumulate = context.accumulate_gradient(*positions);
+  // Rows of other ranks' parts get nothing from here.
+  const std::int64_t width = gradient.shape()[1], before = context.sp().first();
+  const std::int64_t rows = gradient.shape()[0] - before;
+  if (before > 0 && !accumulate)
+    context.stream().device().fill_zero(context.stream(), gradient.flat(0, before * width));
+  kernels::position_backward(context.stream(), dhidden, dhidden.shape()[1],
+                             gradient.flat(before * width, rows * width).reshaped({rows, width}),
+                             accumulate);
 }
 
 Tensor EmbeddingParts::finish(BlockContext& context, Tensor hidden) const {
@@ -128,7 +144,6 @@ Values EmbeddingBlock::backward_inputs(BlockContext& context, Values output_grad
 
 void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
   const ConstView dhidden = saved.tensors[kHiddenGradient];
-  const std::int64_t seq = dhidden.shape()[1];
   if (context.trains(parts_.table)) {
     const View dtable = context.write_gradient(parts_.table);
     kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden, dtable,
@@ -136,10 +151,7 @@ void EmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) {
                                 parts_.padding.value_or(-1),
                                 part_of(context, dtable.shape()[0], parts_.vocabulary));
   }
-  if (parts_.positions && context.trains(*parts_.positions))
-    kernels::position_backward(context.stream(), dhidden, seq,
-                               context.write_gradient(*parts_.positions),
-                               context.accumulate_gradient(*parts_.positions));
+  parts_.positions_backward(context, dhidden);
   saved.tensors.clear();
 }
 
@@ -171,6 +183,7 @@ Values HeadBlock::forward(BlockContext& context, Values inputs, Saved& saved) {
   Tensor log_sum = context.allocate(DType::f32, {rows});
   Tensor loss = context.allocate(DType::f32, {2});
   take_loss(context, logits, targets, parts_.head.out, log_sum, loss);
+  context.sp().sum(context.stream(), loss);
   if (saves) {
     Tensor kept = context.allocate(DType::f32, {2});  // backward divides by its count
     context.stream().device().copy(context.stream(), kept, loss);

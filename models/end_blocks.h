@@ -19,8 +19,11 @@ struct EmbeddingParts {
   float scale = 1.0f;  ///< Of the embeddings, rounded to the run's dtype first, as Gemma's is.
   Dropout dropout;
 
-  /// Throws Error(kInvalid) for a sequence longer than the table of positions.
-  void require_positions(std::int64_t seq, const ConstView& rows) const;
+  /// The rows of the table of positions for those of [B, seq]; undefined where there is none.
+  /// Throws Error(kInvalid) for samples longer than it.
+  ConstView positions_of(const BlockContext& context, std::int64_t seq) const;
+  /// Their gradient, where they train, from that of the sum of the tables.
+  void positions_backward(BlockContext& context, const ConstView& dhidden) const;
   /// What follows the sum of the tables, in place or not.
   Tensor finish(BlockContext& context, Tensor hidden) const;
   /// The gradient of that sum.

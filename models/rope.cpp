@@ -160,8 +160,10 @@ const std::vector<float>& Rope::table(std::int64_t seq) const {
 
 void Rope::turn(BlockContext& context, std::int64_t seq, std::initializer_list<Columns> columns,
                 bool inverse) const {
+  const std::vector<float>& frequencies = table(context.sp().whole(seq));
   for (const Columns& x : columns)
-    kernels::rope(context.stream(), x, seq, head_dim_, table(seq), attention_factor_, inverse);
+    kernels::rope(context.stream(), x, {seq, context.sp().first()}, head_dim_, frequencies,
+                  attention_factor_, inverse);
 }
 
 }  // namespace zero3d

@@ -65,16 +65,19 @@ Tensor project_onto(BlockContext& context, const Linear& linear, const Dropout& 
 }  // namespace
 
 HeadsHere Attention::here(const BlockContext& context) const {
-  const int ranks = context.tp().size();
-  const std::int64_t count = heads / ranks;
-  return {count, std::max<std::int64_t>(1, kv_heads / ranks), context.tp().rank() * count};
+  return heads_of_rank({heads, kv_heads, 0}, context.tp().rank(), context.tp().size());
 }
 
-kernels::AttentionShape Attention::kernel_shape(BlockContext& context, BatchShape shape) const {
-  const HeadsHere part = here(context);
+std::int64_t Attention::width(const HeadsHere& part, std::size_t index) const {
+  if (inputs.size() == 1) return (part.heads + 2 * part.kv_heads) * head_dim;
+  return (index == 0 ? part.heads : part.kv_heads) * head_dim;
+}
+
+kernels::AttentionShape Attention::kernel_shape(BlockContext& context, const HeadsHere& part,
+                                                BatchShape shape) const {
   kernels::AttentionShape kernel;
   kernel.batch = shape.batch;
-  kernel.seq = shape.seq;
+  kernel.seq = context.sp().whole(shape.seq);
   kernel.heads = part.heads;
   kernel.kv_heads = part.kv_heads;
   kernel.head_dim = head_dim;
@@ -88,7 +91,7 @@ kernels::AttentionShape Attention::kernel_shape(BlockContext& context, BatchShap
   return kernel;
 }
 
-Columns Attention::part(HeadsHere part, const std::vector<Tensor>& slots, std::size_t first,
+Columns Attention::part(const HeadsHere& part, const std::vector<Tensor>& slots, std::size_t first,
                         int index) const {
   const auto i = static_cast<std::size_t>(index);
   if (inputs.size() == 3) return Columns(slots[first + i].view());
@@ -144,15 +147,44 @@ void Attention::attend(BlockContext& context, BatchShape shape, std::vector<Tens
   const auto columns = [&](int index) { return part(heads_here, slots, kProjections, index); };
   const Columns q = columns(0), k = columns(1);
   if (rope) rope->turn(context, shape.seq, {q, k}, false);
+  if (!context.sp().alone()) return attend_whole(context, shape, slots);
 
   slots[kAttended] = context.allocate({shape.batch, shape.seq, q.count});
   slots[kLse] = context.allocate(DType::f32, {shape.batch, heads_here.heads, shape.seq});
-  kernels::attention_forward(context.stream(), kernel_shape(context, shape), q, k, columns(2),
-                             Columns(slots[kAttended].view()), slots[kLse]);
+  kernels::attention_forward(context.stream(), kernel_shape(context, heads_here, shape), q, k,
+                             columns(2), Columns(slots[kAttended].view()), slots[kLse]);
   if (!context.saves()) {
     for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
     slots[kLse].reset();
   }
+}
+
+/// Where ranks share sequences: over to some heads of whole samples, and back.
+void Attention::attend_whole(BlockContext& context, BatchShape shape,
+                             std::vector<Tensor>& slots) const {
+  const HeadsHere heads_here = here(context);
+  const HeadExchange ranks = exchange(context);
+  const auto columns = [&](int index) { return part(heads_here, slots, kProjections, index); };
+  Tensor projected = ranks.gather_rows(shape.batch, columns(0), columns(1), columns(2));
+  for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
+
+  const std::int64_t q = ranks.width(0), kv = ranks.width(1);
+  const kernels::AttentionShape kernel = kernel_shape(context, ranks.mine(), shape);
+  Tensor attended = context.allocate({shape.batch, kernel.seq, q});
+  slots[kLse] = context.allocate(DType::f32, {shape.batch, kernel.heads, kernel.seq});
+  kernels::attention_forward(context.stream(), kernel, Columns(projected.view(), 0, q),
+                             Columns(projected.view(), q, kv), Columns(projected.view(), q + kv, kv),
+                             Columns(attended.view()), slots[kLse]);
+  slots[kAttended] = context.allocate({shape.batch, shape.seq, heads_here.heads * head_dim});
+  const Columns target(slots[kAttended].view());
+  if (!context.saves()) {
+    projected.reset();
+    slots[kLse].reset();
+    return ranks.scatter_rows(attended, target);
+  }
+  slots[kProjections] = std::move(projected);
+  slots[kAttendedHeads] = std::move(attended);
+  ranks.scatter_rows(slots[kAttendedHeads], target);
 }
 
 Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
@@ -171,26 +203,67 @@ Tensor Attention::backward_inputs(BlockContext& context, BatchShape shape,
 
 void Attention::attend_backward(BlockContext& context, BatchShape shape, Tensor dattended,
                                 std::vector<Tensor>& slots) const {
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    slots[kProjectionGradients + i] = context.allocate(slots[kProjections + i].shape());
-  const kernels::AttentionShape kernel = kernel_shape(context, shape);
-  Tensor scratch = context.allocate(DType::f32, {kernels::attention_backward_scratch(kernel)},
-                                    Category::workspace);
   const HeadsHere heads_here = here(context);
   const auto columns = [&](std::size_t first, int index) {
     return part(heads_here, slots, first, index);
   };
-  const Columns dq = columns(kProjectionGradients, 0), dk = columns(kProjectionGradients, 1);
-  kernels::attention_backward(context.stream(), kernel, Columns(dattended.view()),
-                              columns(kProjections, 0), columns(kProjections, 1),
-                              columns(kProjections, 2), Columns(slots[kAttended].view()),
-                              slots[kLse], dq, dk, columns(kProjectionGradients, 2), scratch);
-  dattended.reset();
-  scratch.reset();
-  slots[kLse].reset();
-  for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
-  if (rope) rope->turn(context, shape.seq, {dq, dk}, true);
+  if (!context.sp().alone()) {
+    attend_whole_backward(context, shape, std::move(dattended), slots);
+  } else {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      slots[kProjectionGradients + i] = context.allocate(slots[kProjections + i].shape());
+    const kernels::AttentionShape kernel = kernel_shape(context, heads_here, shape);
+    Tensor scratch = context.allocate(DType::f32, {kernels::attention_backward_scratch(kernel)},
+                                      Category::workspace);
+    kernels::attention_backward(
+        context.stream(), kernel, Columns(dattended.view()), columns(kProjections, 0),
+        columns(kProjections, 1), columns(kProjections, 2), Columns(slots[kAttended].view()),
+        slots[kLse], columns(kProjectionGradients, 0), columns(kProjectionGradients, 1),
+        columns(kProjectionGradients, 2), scratch);
+    dattended.reset();
+    scratch.reset();
+    slots[kLse].reset();
+    for (std::size_t i = 0; i < inputs.size(); ++i) slots[kProjections + i].reset();
+  }
+  if (rope) {
+    rope->turn(context, shape.seq,
+               {columns(kProjectionGradients, 0), columns(kProjectionGradients, 1)}, true);
+  }
   norm_heads_backward(context, slots);
+}
+
+/// The same as attend_whole, with gradients.
+void Attention::attend_whole_backward(BlockContext& context, BatchShape shape, Tensor dattended,
+                                      std::vector<Tensor>& slots) const {
+  const HeadsHere heads_here = here(context);
+  const HeadExchange ranks = exchange(context);
+  Tensor dwhole = ranks.gather_rows(shape.batch, Columns(dattended.view()));
+  dattended.reset();
+
+  const std::int64_t q = ranks.width(0), kv = ranks.width(1);
+  const auto columns = [&](const Tensor& all, int index) {
+    return Columns(all.view(), index == 0 ? 0 : q + (index - 1) * kv, index == 0 ? q : kv);
+  };
+  const kernels::AttentionShape kernel = kernel_shape(context, ranks.mine(), shape);
+  Tensor gradients = context.allocate(slots[kProjections].shape());
+  Tensor scratch = context.allocate(DType::f32, {kernels::attention_backward_scratch(kernel)},
+                                    Category::workspace);
+  kernels::attention_backward(
+      context.stream(), kernel, Columns(dwhole.view()), columns(slots[kProjections], 0),
+      columns(slots[kProjections], 1), columns(slots[kProjections], 2),
+      Columns(slots[kAttendedHeads].view()), slots[kLse], columns(gradients, 0),
+      columns(gradients, 1), columns(gradients, 2), scratch);
+  dwhole.reset();
+  scratch.reset();
+  for (const std::size_t slot : {kLse, kAttendedHeads, kProjections}) slots[slot].reset();
+
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    slots[kProjectionGradients + i] =
+        context.allocate({shape.batch, shape.seq, width(heads_here, i)});
+  const auto here_of = [&](int index) {
+    return part(heads_here, slots, kProjectionGradients, index);
+  };
+  ranks.scatter_rows(gradients, here_of(0), here_of(1), here_of(2));
 }
 
 bool Attention::trains(const BlockContext& context) const {

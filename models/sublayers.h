@@ -9,6 +9,7 @@
 
 #include "zero3d/engine/module.h"
 #include "zero3d/kernels/attention.h"
+#include "zero3d/models/head_exchange.h"
 #include "zero3d/models/layers.h"
 #include "zero3d/models/rope.h"
 
@@ -20,10 +21,12 @@ enum Slot : std::size_t {
   kInput,  ///< The block's input; the first norm and the residual path read it.
   kMean1,
   kRstd1,
-  kProjections,                  ///< Three slots: q, k, v after rope, or all in the first.
+  kProjections,                  ///< Three slots: q, k, v after rope, or all in the first: so
+                                 ///< also where ranks share sequences.
   kUnnormed = kProjections + 3,  ///< Two slots: q and k before their norms, where they have some,
   kHeadRstd = kUnnormed + 2,     ///< and what those keep.
   kAttended = kHeadRstd + 2,
+  kAttendedHeads,  ///< The same as attention gave it, where ranks share sequences.
   kLse,
   kMiddle,  ///< After attention and its residual sum.
   kMean2,
@@ -38,18 +41,11 @@ enum Slot : std::size_t {
   kSlots
 };
 
-/// Of whole samples, as parallel regions see them.
+/// Of samples as parallel regions see them: whole, or where ranks share sequences, this rank's part.
 struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t seq = 0;
   std::int64_t rows() const { return batch * seq; }
-};
-
-/// What of an attention's heads is on a tensor-parallel rank.
-struct HeadsHere {
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  ///< One at least, which ranks then share.
-  std::int64_t first = 0;     ///< Heads of the ranks before.
 };
 
 /// A parallel region: forward takes `normed` as outside of it (BlockContext::enter) and gives what
@@ -67,7 +63,7 @@ struct Attention {
   Linear output;
   std::shared_ptr<const Rope> rope;  ///< Null: positions are in the embedding.
 
-  /// residual + dropout(output(attention(normed))). Consumes `normed`. `shape` is of whole samples.
+  /// residual + dropout(output(attention(normed))). Consumes `normed`.
   Tensor forward(BlockContext& context, BatchShape shape, Tensor normed, const ConstView& residual,
                  std::vector<Tensor>& slots) const;
   /// From slots[kMiddleGradient], all rows of it: the gradient of `normed`.
@@ -84,10 +80,19 @@ struct Attention {
 
  private:
   HeadsHere here(const BlockContext& context) const;
-  kernels::AttentionShape kernel_shape(BlockContext& context, BatchShape shape) const;
+  HeadExchange exchange(const BlockContext& context) const {
+    return {context, here(context), head_dim};
+  }
+  /// Elements of a row of what `inputs[index]` makes.
+  std::int64_t width(const HeadsHere& part, std::size_t index) const;
+  kernels::AttentionShape kernel_shape(BlockContext& context, const HeadsHere& part,
+                                       BatchShape shape) const;
   /// The columns of q, k or v (0, 1, 2) in the three slots from `first` on.
-  Columns part(HeadsHere part, const std::vector<Tensor>& slots, std::size_t first,
+  Columns part(const HeadsHere& part, const std::vector<Tensor>& slots, std::size_t first,
                int index) const;
+  void attend_whole(BlockContext& context, BatchShape shape, std::vector<Tensor>& slots) const;
+  void attend_whole_backward(BlockContext& context, BatchShape shape, Tensor dattended,
+                             std::vector<Tensor>& slots) const;
   void norm_heads(BlockContext& context, std::vector<Tensor>& slots) const;
   /// The gradients of q and k (kProjectionGradients) become those before the norms.
   void norm_heads_backward(BlockContext& context, std::vector<Tensor>& slots) const;

@@ -107,9 +107,7 @@ Values TiledEmbeddingBlock::forward(BlockContext& context, Values inputs, Saved&
     const Shape& tokens = slots[kTokens].shape();
     slots[kHidden] = context.allocate({tokens[0], tokens[1], table.shape()[1]});
   }
-  ConstView positions;
-  if (parts_.positions) positions = context.parameter(*parts_.positions);
-  parts_.require_positions(slots[kTokens].shape()[1], positions);
+  const ConstView positions = parts_.positions_of(context, slots[kTokens].shape()[1]);
   kernels::embedding_forward(context.stream(), slots[kTokens], table, positions, slots[kHidden],
                              tile_part(context), kernels::OtherTokens::keep);
   if (!is_last(context)) return inputs;
@@ -134,10 +132,7 @@ void TiledEmbeddingBlock::backward_weights(BlockContext& context, Saved& saved) 
     kernels::embedding_backward(context.stream(), saved.tensors[kTokens], dhidden,
                                 context.write_gradient(table), context.accumulate_gradient(table),
                                 parts_.padding.value_or(-1), tile_part(context));
-  if (tile == 0 && parts_.positions && context.trains(*parts_.positions))
-    kernels::position_backward(context.stream(), dhidden, dhidden.shape()[1],
-                               context.write_gradient(*parts_.positions),
-                               context.accumulate_gradient(*parts_.positions));
+  if (tile == 0) parts_.positions_backward(context, dhidden);
 }
 
 TiledHeadBlock::TiledHeadBlock(HeadParts parts, int tiles) : parts_(std::move(parts)) {
@@ -218,6 +213,7 @@ Values TiledHeadBlock::finish_loss(BlockContext& context, std::vector<Tensor>& s
   Tensor loss = context.allocate(DType::f32, {2});
   kernels::cross_entropy_join(context.stream(), slots[kState], slots[kTargets], slots[kLogSum],
                               loss);
+  context.sp().sum(context.stream(), loss);
   slots[kState].reset();
   if (context.saves()) {
     slots[kLoss] = context.allocate(DType::f32, {2});

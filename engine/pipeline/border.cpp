@@ -15,14 +15,17 @@ namespace {
 class Inference {
  public:
   Inference(const Module& module, const ParamLayout& layout, DType dtype, const TensorParallel& tp,
-            std::int64_t batch, std::int64_t sequence)
+            const SequenceParallel& sp, std::int64_t batch, std::int64_t sequence)
       : device_(make_meta_device([this](const void* data) { look_at(data); })),
         compute_(device_->create_stream("compute")),
         parameters_(layout, dtype, *device_),
         stage_(stage_of(layout)),
         tiles_(layout.tiles()),
         runner_(module, parameters_, *device_, *compute_,
-                {.dtype = dtype, .stage = stage_, .tp = tp.without_links()}) {
+                {.dtype = dtype,
+                 .stage = stage_,
+                 .tp = tp.without_links(),
+                 .sp = sp.without_links()}) {
     const Tensor ids(device_->memory(), kNoStream, DType::i32, Shape{batch, sequence},
                      Category::batches);
     runner_.begin(0, {.tokens = ids, .targets = ids});
@@ -110,8 +113,8 @@ class Inference {
 
 Borders infer_borders(const Module& module, const ParamLayout& layout,
                       const std::vector<int>& first_blocks, DType dtype, const TensorParallel& tp,
-                      std::int64_t batch, std::int64_t sequence) {
-  return Inference(module, layout, dtype, tp, batch, sequence).run(first_blocks);
+                      const SequenceParallel& sp, std::int64_t batch, std::int64_t sequence) {
+  return Inference(module, layout, dtype, tp, sp, batch, sequence).run(first_blocks);
 }
 
 bool uses_batch(const Border& border) {

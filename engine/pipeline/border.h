@@ -33,10 +33,10 @@ using Borders = std::map<int, Border>;
 
 /// `layout`: of all blocks of the module, whole but for tensor parallelism. `first_blocks`: of each
 /// segment, the first block of all not among them; ascending. For micro-batches of [batch,
-/// sequence], on such a tensor-parallel rank. What blocks throw for such batches goes on.
+/// sequence], on such a rank. What blocks throw for such batches goes on.
 Borders infer_borders(const Module& module, const ParamLayout& layout,
                       const std::vector<int>& first_blocks, DType dtype, const TensorParallel& tp,
-                      std::int64_t batch, std::int64_t sequence);
+                      const SequenceParallel& sp, std::int64_t batch, std::int64_t sequence);
 
 /// Whether a segment that begins with `border` looks at tokens or targets.
 bool uses_batch(const Border& border);

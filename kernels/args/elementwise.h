@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "zero3d/core/dtype.h"
 #include "zero3d/kernels/args/rows.h"
@@ -24,6 +25,15 @@ struct CopyColumnsArgs {
   std::int64_t rows = 0;
   std::int64_t bytes = 0;    ///< Of a row's columns.
   std::int64_t element = 0;  ///< Bytes.
+};
+
+/// to = round(the sum of parts, in their order).
+struct SumColumnsArgs {
+  DType dtype = DType::f32;
+  std::vector<ConstRows> parts;
+  Rows to;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
 };
 
 /// to[i] = round(to[i] + from[i] * factor), the product rounded to fp32 first.

@@ -43,6 +43,21 @@ void add_run(const void* from, DType from_dtype, std::int64_t count, void* to, D
   });
 }
 
+void sum_columns_rows(const SumColumnsArgs& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.dtype, [&](auto tag) HWY_ATTR {
+    using T = decltype(tag);
+    for (std::int64_t row = begin; row < end; ++row) {
+      T* to = row_of<T>(a.to, row);
+      for_lanes(a.width, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        Vec32 sum = load(row_of<T>(a.parts[0], row) + i, lanes);
+        for (std::size_t at = 1; at < a.parts.size(); ++at)
+          sum = hn::Add(sum, load(row_of<T>(a.parts[at], row) + i, lanes));
+        store(sum, to + i, lanes);
+      });
+    }
+  });
+}
+
 void add_scaled_run(const void* from, DType from_dtype, std::int64_t count, void* to,
                     DType to_dtype, float factor) {
   const Vec32 by = set(factor);
@@ -131,6 +146,7 @@ namespace {
 HWY_EXPORT(convert_run);
 HWY_EXPORT(add_run);
 HWY_EXPORT(add_scaled_run);
+HWY_EXPORT(sum_columns_rows);
 HWY_EXPORT(scale_run);
 HWY_EXPORT(fill_run);
 HWY_EXPORT(square_sum_block);
@@ -169,6 +185,13 @@ void cpu::copy_columns(const CopyColumnsArgs& a) {
       std::memcpy(static_cast<std::byte*>(a.to.data) + row * a.to.stride * a.element,
                   static_cast<const std::byte*>(a.from.data) + row * a.from.stride * a.element,
                   static_cast<std::size_t>(a.bytes));
+  });
+}
+
+void cpu::sum_columns(const SumColumnsArgs& a) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kRun / std::max<std::int64_t>(1, a.width));
+  parallel_for(a.rows, grain, [&a](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(sum_columns_rows)(a, begin, end);
   });
 }
 

@@ -9,6 +9,7 @@ namespace zero3d::kernels::cpu {
 void convert(const PairArgs& args);
 void add(const PairArgs& args);
 void copy_columns(const CopyColumnsArgs& args);
+void sum_columns(const SumColumnsArgs& args);
 void add_scaled(const AddScaledArgs& args);
 void scale(const ScaleArgs& args);
 void fill(const ScaleArgs& args);

@@ -1,6 +1,8 @@
 #include "zero3d/parallel/comm/call.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <sstream>
 
 #include "zero3d/core/text.h"
@@ -40,6 +42,39 @@ void check_segment(const char* operation, std::size_t index, const ConstView& fu
   if (!overlap_allowed(full, shard, rank))
     throw_invalid(
         concat(where(), "`shard` overlaps `full` but is not rank ", rank, "'s own piece of it"));
+}
+
+/// What both ends of a piece of an all_to_all say of it.
+struct PieceWords {
+  std::int64_t elements = 0;
+  std::int64_t dtype = 0;
+  friend bool operator==(const PieceWords&, const PieceWords&) = default;
+};
+
+/// Whether a view of `written` shares bytes with another, or with one of `read`.
+bool overlaps(std::span<const ConstView> read, std::span<const View> written) {
+  struct Bytes {
+    const std::byte* begin;
+    const std::byte* end;
+    bool writes;
+  };
+  std::vector<Bytes> all;
+  const auto add = [&all](const ConstView& view, bool writes) {
+    if (view.bytes() > 0) all.push_back({view.data(), view.data() + view.bytes(), writes});
+  };
+  for (const ConstView& view : read) add(view, false);
+  for (const View& view : written) add(view, true);
+  std::sort(all.begin(), all.end(), [](const Bytes& a, const Bytes& b) {
+    return std::less<const std::byte*>()(a.begin, b.begin);
+  });
+  const std::byte* any_end = nullptr;
+  const std::byte* written_end = nullptr;
+  for (const Bytes& bytes : all) {
+    if (bytes.begin < (bytes.writes ? any_end : written_end)) return true;
+    any_end = std::max(any_end, bytes.end);
+    if (bytes.writes) written_end = std::max(written_end, bytes.end);
+  }
+  return false;
 }
 
 /// Lines of operations on many segments are long: what is shown starts shortly before the
@@ -103,6 +138,26 @@ Call broadcast_call(const View& data, int root, int size, const std::string& gro
           .root = root};
 }
 
+Call all_to_all_call(std::span<const ConstView> to, std::span<const View> from, int size,
+                     const std::string& group) {
+  const auto where = [&] { return concat("all_to_all on ", group, ": "); };
+  if (to.size() != from.size() || to.size() % static_cast<std::size_t>(size) != 0)
+    throw_invalid(concat(where(), "expected a piece to and from each of ", size,
+                         " ranks, or several sets of them, found ", to.size(), " and ",
+                         from.size()));
+  if (overlaps(to, from)) throw_invalid(concat(where(), "what arrives overlaps another piece"));
+  Call call{.operation = "all_to_all", .of_pairs = true};
+  for (const ConstView& view : to)
+    call.parts.push_back({view.data(), nullptr, elements_of(view), view.dtype(), view.dtype()});
+  for (const View& view : from)
+    call.parts.push_back({nullptr, view.data(), elements_of(view), view.dtype(), view.dtype()});
+  for (const Part& part : call.parts) {
+    const PieceWords words{part.piece, static_cast<std::int64_t>(part.in_dtype)};
+    call.value.append(reinterpret_cast<const char*>(&words), sizeof words);
+  }
+  return call;
+}
+
 void check_peer(const char* operation, int peer, int rank, int size, const std::string& group) {
   if (peer < 0 || peer >= size || peer == rank)
     throw_invalid(concat(operation, " on ", group, ": the peer must be another rank in [0, ", size,
@@ -129,8 +184,17 @@ std::vector<Access> accesses(std::span<const ReduceSegment> segments) {
   return list;
 }
 
+std::vector<Access> accesses(std::span<const ConstView> to, std::span<const View> from) {
+  std::vector<Access> list;
+  list.reserve(to.size() + from.size());
+  for (const ConstView& view : to) list.push_back(reads(view));
+  for (const View& view : from) list.push_back(writes(view));
+  return list;
+}
+
 std::string describe(const Call& call, std::int64_t sequence) {
   std::string text = concat("#", sequence, " ", call.operation);
+  if (call.of_pairs) return concat(text, " of ", call.parts.size() / 2, " pieces a rank");
   for (const Part& part : call.parts) {
     text += concat(&part == call.parts.data() ? " of " : ", ", part.piece, " x ",
                    name_of(part.in_dtype));
@@ -150,6 +214,8 @@ bool agree(const Call& a, const Call& b) {
   const auto same_options = [](const ReduceOptions& x, const ReduceOptions& y) {
     return x.scale_in == y.scale_in && x.scale_out == y.scale_out && x.wire == y.wire;
   };
+  if (a.of_pairs || b.of_pairs)
+    return std::string_view(a.operation) == b.operation && a.parts.size() == b.parts.size();
   return std::string_view(a.operation) == b.operation && a.root == b.root &&
          std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(), same_part) &&
          a.options.has_value() == b.options.has_value() &&
@@ -166,6 +232,28 @@ std::string mismatch(std::span<const std::string> lines) {
     return concat("ranks call different operations: group rank 0: ", excerpt(a, at),
                   "; group rank ", r, ": ", excerpt(b, at));
   }
+  return {};
+}
+
+std::string pair_mismatch(std::span<const std::string> values) {
+  const std::size_t size = values.size();
+  const std::size_t sets = values[0].size() / sizeof(PieceWords) / size / 2;
+  const auto words = [&](std::size_t rank, std::size_t at) {
+    PieceWords piece;
+    std::memcpy(&piece, values[rank].data() + at * sizeof piece, sizeof piece);
+    return piece;
+  };
+  for (std::size_t from = 0; from < size; ++from)
+    for (std::size_t to = 0; to < size; ++to)
+      for (std::size_t set = 0; set < sets; ++set) {
+        const PieceWords sent = words(from, set * size + to);
+        const PieceWords expected = words(to, (sets + set) * size + from);
+        if (sent == expected) continue;
+        return concat("all_to_all: group rank ", from, " sends ", sent.elements, " x ",
+                      name_of(static_cast<DType>(sent.dtype)), " to group rank ", to,
+                      ", which expects ", expected.elements, " x ",
+                      name_of(static_cast<DType>(expected.dtype)));
+      }
   return {};
 }
 

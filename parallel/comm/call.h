@@ -29,7 +29,10 @@ struct Call {
   std::vector<Part> parts;
   std::optional<ReduceOptions> options;
   int root = -1;
-  std::string value;  ///< What a host operation gives out.
+  std::string value;  ///< What a host operation gives out; of_pairs: what it expects of each peer.
+  /// Parts are from rank to rank, and differ between ranks: first what is sent, set by set in rank
+  /// order (`in`), then as many that arrive (`out`).
+  bool of_pairs = false;
 };
 
 /// Each throws Error(kInvalid) when sizes, dtypes, overlap or ranks break the contract of
@@ -40,10 +43,13 @@ Call reduce_call(std::span<const ReduceSegment> segments, int rank, int size,
                  const ReduceOptions& options, const std::string& group);
 Call all_reduce_call(const View& data, const ReduceOptions& options, const std::string& group);
 Call broadcast_call(const View& data, int root, int size, const std::string& group);
+Call all_to_all_call(std::span<const ConstView> to, std::span<const View> from, int size,
+                     const std::string& group);
 void check_peer(const char* operation, int peer, int rank, int size, const std::string& group);
 
 std::vector<Access> accesses(std::span<const GatherSegment> segments);
 std::vector<Access> accesses(std::span<const ReduceSegment> segments);
+std::vector<Access> accesses(std::span<const ConstView> to, std::span<const View> from);
 
 /// "#3 all_gather of 8 x fp32, 2 x bf16": the `sequence`th call of its group.
 std::string describe(const Call& call, std::int64_t sequence);
@@ -52,6 +58,9 @@ bool agree(const Call& a, const Call& b);
 /// "" when the lines of all ranks are equal, else the first two ranks that differ, what they say,
 /// and where.
 std::string mismatch(std::span<const std::string> lines);
+/// "" when the pieces of all ranks' calls of_pairs fit, given by their values; else the first that
+/// does not.
+std::string pair_mismatch(std::span<const std::string> values);
 /// "" when a message fits, else what both sides say.
 std::string mismatch(int source, const Part& sent, int target, const Part& expected);
 

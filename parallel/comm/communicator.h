@@ -72,6 +72,12 @@ class Communicator {
   /// and rounding).
   virtual void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) = 0;
   virtual void broadcast(Stream& stream, const View& data, int root) = 0;
+  /// Every rank has a piece for each: `to[r]` goes to rank r, where it becomes `from[this rank]`;
+  /// the piece for this rank is copied. The two ends of a piece have the same elements and dtype;
+  /// pieces of different pairs may have others, or none. size() views on each side, or several
+  /// times as many, one set after the other. What arrives overlaps nothing.
+  virtual void all_to_all(Stream& stream, std::span<const ConstView> to,
+                          std::span<const View> from) = 0;
   /// Point to point; messages from one rank to another match in order, and sizes and dtypes must
   /// agree. A send is buffered: it never waits for its recv, so crossed pairs cannot deadlock.
   virtual void send(Stream& stream, const ConstView& data, int peer) = 0;

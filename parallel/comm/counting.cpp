@@ -82,6 +82,13 @@ class CountingCommunicator final : public ForwardingCommunicator {
     inner_->broadcast(stream, data, root);
     count_view("broadcast", data);
   }
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    inner_->all_to_all(stream, to, from);
+    std::int64_t elements = 0, bytes = 0;
+    for (const ConstView& view : to) add(view, view.dtype(), elements, bytes);
+    count("all_to_all", elements, bytes);
+  }
   void send(Stream& stream, const ConstView& data, int peer) override {
     inner_->send(stream, data, peer);
     count_view("send", data);

@@ -13,7 +13,8 @@ namespace zero3d {
 
 /// Elements and bytes that this rank put through each operation, in the convention of the ZeRO
 /// papers: an all_gather or reduce_scatter of a full tensor of n elements counts n, an all_reduce
-/// 2n, a broadcast, send or recv n; a group of one rank counts calls only. Bytes are those of the
+/// 2n, a broadcast, send or recv n, an all_to_all what this rank has for all (for itself too); a
+/// group of one rank counts calls only. Bytes are those of the
 /// dtype that travels (ReduceOptions::wire where given).
 struct CommVolume {
   struct Entry {

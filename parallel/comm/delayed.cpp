@@ -38,6 +38,15 @@ class DelayedCommunicator final : public ForwardingCommunicator {
     delay(stream, size() > 1 ? static_cast<double>(data.bytes()) : 0);
     inner_->broadcast(stream, data, root);
   }
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    double bytes = 0;
+    for (std::size_t i = 0; i < to.size(); ++i)
+      if (static_cast<int>(i % static_cast<std::size_t>(size())) != rank())
+        bytes += static_cast<double>(to[i].bytes());
+    delay(stream, bytes);
+    inner_->all_to_all(stream, to, from);
+  }
   // The sender pays: a recv ends when its message has arrived.
   void send(Stream& stream, const ConstView& data, int peer) override {
     delay(stream, static_cast<double>(data.bytes()));

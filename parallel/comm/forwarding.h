@@ -30,6 +30,10 @@ class ForwardingCommunicator : public Communicator {
   void broadcast(Stream& stream, const View& data, int root) override {
     inner_->broadcast(stream, data, root);
   }
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    inner_->all_to_all(stream, to, from);
+  }
   void send(Stream& stream, const ConstView& data, int peer) override {
     inner_->send(stream, data, peer);
   }

@@ -57,6 +57,12 @@ class MpiCommunicator final : public Communicator {
                });
   }
 
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    collective(stream, all_to_all_call(to, from, size(), description()), accesses(to, from),
+               [](MpiGroup& group, const Call& call) { group.all_to_all(call.parts); });
+  }
+
   void send(Stream& stream, const ConstView& data, int peer) override {
     check_peer("send", peer, rank(), size(), description());
     launch(stream, "send", {reads(data)},
@@ -98,6 +104,7 @@ class MpiCommunicator final : public Communicator {
     const std::int64_t sequence = sequence_++;
     launch(stream, operation, touched, [call = std::move(call), sequence, work](MpiGroup& group) {
       if (group.world().compares()) group.compare(describe(call, sequence), MpiChannel::task);
+      if (group.world().compares() && call.of_pairs) group.compare_pairs(call.value);
       work(group, call);
     });
   }

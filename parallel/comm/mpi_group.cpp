@@ -233,6 +233,30 @@ void MpiGroup::broadcast(const View& data, int root) {
   batch.wait(operation);
 }
 
+void MpiGroup::all_to_all(std::span<const Part> parts) {
+  const std::string operation = named("all_to_all");
+  world_->check();
+  MpiBatch batch(*world_);
+  const std::size_t pieces = parts.size() / 2;
+  const std::span<const Part> sent = parts.first(pieces), arriving = parts.last(pieces);
+  const auto peer = [&](std::size_t i) { return static_cast<int>(i % members_.size()); };
+  for (std::size_t i = 0; i < pieces; ++i) {
+    const std::size_t bytes = byte_count(arriving[i].piece, arriving[i].in_dtype);
+    if (bytes > 0 && peer(i) != rank_)
+      batch.receive(arriving[i].out, bytes, world_rank(peer(i)), tag(MpiChannel::collective));
+  }
+  for (std::size_t i = 0; i < pieces; ++i) {
+    const std::size_t bytes = byte_count(sent[i].piece, sent[i].in_dtype);
+    if (bytes == 0) continue;
+    if (peer(i) == rank_) {
+      std::memcpy(arriving[i].out, sent[i].in, bytes);
+    } else {
+      batch.send(sent[i].in, bytes, world_rank(peer(i)), tag(MpiChannel::collective));
+    }
+  }
+  batch.wait(operation);
+}
+
 void MpiGroup::barrier() {
   world_->check();
   MpiBatch batch(*world_);
@@ -303,6 +327,11 @@ std::vector<std::string> MpiGroup::exchange(const std::string& value, MpiChannel
 
 void MpiGroup::compare(const std::string& line, MpiChannel channel) {
   const std::string wrong = mismatch(exchange(line, channel, line.c_str()));
+  if (!wrong.empty()) world_->fail("comparison", concat(description_, ": ", wrong));
+}
+
+void MpiGroup::compare_pairs(const std::string& value) {
+  const std::string wrong = pair_mismatch(exchange(value, MpiChannel::task, "all_to_all"));
   if (!wrong.empty()) world_->fail("comparison", concat(description_, ": ", wrong));
 }
 

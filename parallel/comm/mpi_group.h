@@ -31,6 +31,8 @@ class MpiGroup {
   void reduce_scatter(std::span<const Part> parts, const ReduceOptions& options);
   void all_reduce(const Part& part, const ReduceOptions& options);
   void broadcast(const View& data, int root);
+  /// Parts as of Call::of_pairs.
+  void all_to_all(std::span<const Part> parts);
   void barrier();
   void send(const ConstView& data, int peer);
   void recv(const View& data, int peer);
@@ -38,6 +40,8 @@ class MpiGroup {
                                     const char* operation);
   /// Throws unless `line` is the same on every rank.
   void compare(const std::string& line, MpiChannel channel);
+  /// Throws unless the pieces of an all_to_all, as Call::value, fit.
+  void compare_pairs(const std::string& value);
   std::shared_ptr<MpiGroup> split(int color, int key);
 
  private:

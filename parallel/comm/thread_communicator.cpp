@@ -61,6 +61,16 @@ void reduce_work(Mover& mover, const Meeting& meeting, int rank) {
       sum_ranks(mover, meeting, i, rank * parts[i].piece, parts[i].piece, parts[i].out);
 }
 
+void exchange_work(const Meeting& meeting, int rank) {
+  const std::vector<Part>& parts = call_of(meeting, rank).parts;
+  const std::size_t size = meeting.members.size(), pieces = parts.size() / 2;
+  for (std::size_t i = 0; i < pieces; ++i) {
+    const std::size_t peer = i % size, own_piece = i - peer + static_cast<std::size_t>(rank);
+    const Part& sent = meeting.members[peer].call.parts[own_piece];
+    copy_bytes(parts[pieces + i].out, sent.in, bytes_of(sent));
+  }
+}
+
 /// The input of a small all_reduce, where it stays while the peers' outputs are written.
 void stage_work(Mover&, Meeting& meeting, int rank) {
   Meeting::Member& member = meeting.members[static_cast<std::size_t>(rank)];
@@ -220,6 +230,13 @@ class ThreadCommunicator final : public Communicator {
       const Call& own = call_of(meeting, rank);
       mover.copy(own.parts[0].out, call_of(meeting, own.root).parts[0].in, bytes_of(own.parts[0]));
     });
+  }
+
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    Passage passage(group_, rank_, stream, all_to_all_call(to, from, size(), name()), 2);
+    passage.pass();
+    passage.work("all_to_all", accesses(to, from), exchange_work);
   }
 
   void barrier(Stream& stream) override {

@@ -67,8 +67,14 @@ ThreadGroup::Trouble ThreadGroup::trouble(const Meeting& meeting, int rank) cons
     return {};
   }
   if (std::all_of(members.begin(), members.end(),
-                  [&](const auto& member) { return agree(member.call, members[0].call); }))
-    return {};
+                  [&](const auto& member) { return agree(member.call, members[0].call); })) {
+    if (!members[0].call.of_pairs) return {};
+    std::vector<std::string> values;
+    for (const auto& member : members) values.push_back(member.call.value);
+    const std::string wrong = pair_mismatch(values);
+    if (wrong.empty()) return {};
+    return {world_rank(rank), concat(description_, ": ", wrong)};
+  }
   std::vector<std::string> lines;
   for (const auto& member : members) lines.push_back(describe(member.call, meeting.sequence));
   return {world_rank(rank), concat(description_, ": ", mismatch(lines))};

@@ -213,6 +213,47 @@ TEST_P(CommunicatorContract, BroadcastsFromAnyRoot) {
   });
 }
 
+/// Elements of the piece from rank to rank in a set: uneven, and some without any.
+inline std::int64_t piece_of(int from, int to, int set) {
+  return (from * 5 + to * 3 + set) % 7 == 0 ? 0 : 1 + from * 1009 + to * 31 + set;
+}
+inline float piece_value(int from, int to, int set, std::int64_t i) {
+  return value_of(from + 100 * to + 10'000 * set, i);
+}
+
+TEST_P(CommunicatorContract, AllToAllBringsEachPieceToItsRank) {
+  constexpr int kSets = 3;
+  run([&](Rank& r) {
+    for (const DType dtype : float_dtypes()) {
+      std::vector<Data> sent, arrived;
+      for (int set = 0; set < kSets; ++set)
+        for (int peer = 0; peer < size(); ++peer) {
+          sent.emplace_back(r.device, dtype, piece_of(r.comm.rank(), peer, set));
+          sent.back().fill(
+              [&](std::int64_t i) { return piece_value(r.comm.rank(), peer, set, i); });
+          arrived.emplace_back(r.device, dtype, piece_of(peer, r.comm.rank(), set));
+        }
+      std::vector<ConstView> to;
+      std::vector<View> from;
+      for (const Data& data : sent) to.push_back(data.view());
+      for (const Data& data : arrived) from.push_back(data.view());
+      r.comm.all_to_all(r.stream, to, from);
+      r.comm.all_to_all(r.stream, {}, {});
+      // What was sent may be written again at once.
+      for (const Data& data : sent)
+        if (data.numel() > 0) r.device.fill_zero(r.stream, data.view());
+      r.stream.synchronize();
+      for (int set = 0; set < kSets; ++set)
+        for (int peer = 0; peer < size(); ++peer) {
+          const Data& data = arrived[static_cast<std::size_t>(set * size() + peer)];
+          for (std::int64_t i = 0; i < data.numel(); ++i)
+            ASSERT_EQ(data.bits(i), bits_of(dtype, piece_value(peer, r.comm.rank(), set, i)))
+                << "from rank " << peer << " in set " << set << ", element " << i;
+        }
+    }
+  });
+}
+
 TEST_P(CommunicatorContract, SplitsByColorAndKey) {
   run([&](Rank& r) {
     // Even and odd ranks, in reversed order; then each of them alone; and everyone again.
@@ -261,6 +302,16 @@ TEST_P(CommunicatorContract, RefusesWrongArgumentsAtTheCall) {
     refused([&] { r.comm.all_reduce(r.stream, counts, {}); });
     refused([&] { r.comm.all_reduce(r.stream, whole.view(), {1, 1, DType::i32}); });
     refused([&] { r.comm.broadcast(r.stream, shard.view(), size()); });
+    const std::vector<ConstView> pieces(static_cast<std::size_t>(size()), shard.view().flat(0, 2));
+    std::vector<View> places;
+    for (int i = 0; i < size(); ++i) places.push_back(whole.flat(4 * i, 2));
+    refused([&] { r.comm.all_to_all(r.stream, pieces, std::span(places).first(0)); });
+    refused([&] {
+      r.comm.all_to_all(r.stream, std::vector(pieces.size() + 1, pieces[0]),
+                        std::vector(pieces.size() + 1, places[0]));
+    });
+    places.back() = shard.flat(1, 2);
+    refused([&] { r.comm.all_to_all(r.stream, pieces, places); });
     refused([&] { r.comm.send(r.stream, shard.view(), r.comm.rank()); });
     refused([&] { r.comm.recv(r.stream, shard.view(), -1); });
   });

@@ -180,6 +180,26 @@ TEST_P(CommunicatorContract, WorkOfAllFailsTogether) {
       });
 }
 
+TEST_P(CommunicatorContract, PiecesThatDoNotFitNameBothSides) {
+  if (size() == 1 || !GetParam().compares_ranks) GTEST_SKIP() << "nothing to compare";
+  std::string message;
+  try {
+    run([&](Rank& r) {
+      Data out(r.device, DType::f32, 8), in(r.device, DType::f32, 8 * size());
+      std::vector<ConstView> to(static_cast<std::size_t>(size()), out.flat(0, 5));
+      std::vector<View> from;
+      for (int peer = 0; peer < size(); ++peer)
+        from.push_back(in.flat(8 * peer, r.comm.rank() == 1 && peer == 0 ? 7 : 5));
+      r.comm.all_to_all(r.stream, to, from);
+      r.stream.synchronize();
+    });
+  } catch (const CommError& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("rank 0 sends 5 x fp32 to group rank 1"), std::string::npos) << message;
+  EXPECT_NE(message.find("expects 7 x fp32"), std::string::npos) << message;
+}
+
 TEST_P(CommunicatorContract, MismatchedMessagesNameBothSides) {
   if (size() == 1) GTEST_SKIP() << "no peer";
   std::string message;

@@ -119,6 +119,7 @@ TEST_P(CommunicatorContract, AHostRunsAheadOfItsStreamAndOfOtherHosts) {
     const int before = (r.comm.rank() + size() - 1) % size();
     Data small(r.device, DType::f32, 33), large(r.device, DType::f32, 6007);
     Data whole(r.device, DType::f32, 5 * size()), out(r.device, DType::f32, 7);
+    Data arrived(r.device, DType::f32, 5 * size());
     for (Data* data : {&small, &large, &whole, &out})
       data->fill([](std::int64_t i) { return static_cast<float>(i); });
     Event gate;
@@ -130,11 +131,18 @@ TEST_P(CommunicatorContract, AHostRunsAheadOfItsStreamAndOfOtherHosts) {
       if (turn != r.comm.rank()) continue;
       const float mean = 1.0f / static_cast<float>(size());
       const GatherSegment own{whole.flat(5 * r.comm.rank(), 5), whole.view()};
+      std::vector<ConstView> to;
+      std::vector<View> from;
+      for (int peer = 0; peer < size(); ++peer) {
+        to.push_back(whole.flat(5 * peer, 5));
+        from.push_back(arrived.flat(5 * peer, 5));
+      }
       for (int i = 0; i < rounds; ++i) {
         r.comm.all_reduce(r.stream, small.view(), {1.0f, mean, {}});
         r.comm.all_reduce(r.stream, large.view(), {1.0f, mean, {}});
         r.comm.all_gather(r.stream, {&own, 1});
         r.comm.broadcast(r.stream, whole.view(), i % size());
+        r.comm.all_to_all(r.stream, to, from);
         r.comm.barrier(r.stream);
         if (size() > 1) r.comm.send(r.stream, out.view(), next);
       }
@@ -146,6 +154,9 @@ TEST_P(CommunicatorContract, AHostRunsAheadOfItsStreamAndOfOtherHosts) {
     for (const Data* data : {&small, &large, &whole, &out})
       for (std::int64_t i = 0; i < data->numel(); ++i)
         ASSERT_EQ(data->bits(i), bits_of(DType::f32, static_cast<float>(i))) << data->numel();
+    for (std::int64_t i = 0; i < arrived.numel(); ++i)
+      ASSERT_EQ(arrived.bits(i),
+                bits_of(DType::f32, static_cast<float>(5 * r.comm.rank() + i % 5)));
   });
 }
 

@@ -97,9 +97,14 @@ TEST(Trainable, ErrorsSayWhereTheyStand) {
   }
 }
 
-TEST(Trainable, DegreesCannotBeAllowedAway) {
-  EXPECT_FALSE(
-      check_trainable(load("\"sequence_parallel_size\": 2"), {.allow_unsupported = true}).ok());
+TEST(Trainable, TakesSharedSequences) {
+  const LoadResult loaded =
+      load("\"sequence_parallel_size\": 2, \"communication_data_type\": \"bf16\"");
+  EXPECT_TRUE(check_trainable(loaded).ok());
+  EXPECT_NE(why_without_effect(loaded.config, "communication_data_type"), "");
+  EXPECT_EQ(why_without_effect(loaded.config, "seq_parallel_communication_data_type"), "");
+  const LoadResult alone = load("\"seq_parallel_communication_data_type\": \"bf16\"");
+  EXPECT_NE(why_without_effect(alone.config, "seq_parallel_communication_data_type"), "");
 }
 
 TEST(Trainable, TakesPipelinesOfEveryStageAndRefusesWhatTheyCannotBe) {

@@ -40,8 +40,8 @@ template <typename Use>
 void for_each_field(TrainSettings& settings, const Use& use) {
   const auto all = [&](auto&... fields) { (use(fields), ...); };
   auto& [micro_batch, accumulation, managed, dp, tp, pp, sp, pipeline, split_rows, overlap_tp,
-         split_kept, sharding, gradients, precision, recomputation, offload, delayed, tiles, optimizer,
-         schedule, tile, log_every, tags] = settings;
+         split_kept, sharding, gradients, precision, recomputation, offload, delayed, tiles,
+         optimizer, schedule, tile, log_every, tags] = settings;
   all(micro_batch, accumulation, managed, dp, tp, pp, sp, split_rows, overlap_tp, split_kept, tile,
       log_every, tags);
   auto& [order, virtual_stages, partition] = pipeline;
@@ -178,6 +178,13 @@ struct Trained {
   DType wire = DType::f32;
 };
 
+/// Whose one number a row is no matter of positions.
+class RowModule final : public ProbeModule {
+ public:
+  using ProbeModule::ProbeModule;
+  std::vector<std::string> mesh_problems(const GridDegrees&) const override { return {}; }
+};
+
 Trained train(const std::string& members) {
   LoadOptions loading;
   loading.ranks = 2;
@@ -190,9 +197,9 @@ Trained train(const std::string& members) {
           .config);
   Trained trained;
   run_ranks(2, [&](Communicator& world) {
-    const ProbeModule module(probe_blocks({10, 10}, [](int, const ProbeClock&) { return 1.0f; }));
+    const RowModule module(probe_blocks({10, 10}, [](int, const ProbeClock&) { return 1.0f; }));
     TrainingSession session = initialize(settings, module, world);
-    const TokenBatch batch(3, 1);
+    const TokenBatch batch(3, 2);
     const MicroBatch view = batch.view();
     session->train_batch({&view, 1});
     if (world.rank() != 0) return;

@@ -77,6 +77,35 @@ TEST(Add, IsOneFp32AddAndOneRounding) {
   });
 }
 
+TEST(SumColumns, AddsInOrderInFp32AndRoundsOnce) {
+  for_each_target([] {
+    for (const DType dtype : float_dtypes())
+      for (const std::int64_t width : {1, 7, 67}) {
+        Kit kit(2, 1);
+        constexpr std::int64_t kRows = 5;
+        const View one = kit.random(dtype, {kRows, width + 3}, "one");
+        const View other = kit.random(dtype, {kRows, 2 * width}, "other");
+        const View to = kit.from(dtype, {kRows, width + 2}, Values((width + 2) * kRows, 0.0));
+        const ConstColumns parts[] = {Columns(one, 2, width), Columns(other, 0, width),
+                                      Columns(other, width, width)};
+        sum_columns(kit.stream(), parts, Columns(to, 1, width));
+        const Values a = kit.read(one), b = kit.read(other);
+        Values want(static_cast<std::size_t>((width + 2) * kRows), 0.0);
+        for (std::int64_t row = 0; row < kRows; ++row)
+          for (std::int64_t i = 0; i < width; ++i) {
+            const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
+            const float sum = static_cast<float>(a[at(row * (width + 3) + 2 + i)]) +
+                              static_cast<float>(b[at(row * 2 * width + i)]) +
+                              static_cast<float>(b[at(row * 2 * width + width + i)]);
+            want[at(row * (width + 2) + 1 + i)] = rounded(sum, dtype);
+          }
+        expect_bits(kit.read(to), want, concat(name_of(dtype), " ", width));
+        EXPECT_THROW(sum_columns(kit.stream(), {}, Columns(to, 1, width)), Error);
+        EXPECT_THROW(sum_columns(kit.stream(), parts, Columns(to, 0, width + 1)), Error);
+      }
+  });
+}
+
 TEST(AddScaled, IsOneFp32ProductOneFp32AddAndOneRounding) {
   for_each_target([] {
     for (const DType from : float_dtypes())

@@ -30,6 +30,11 @@ TEST(Counting, CountsInTheConventionOfThePapers) {
     comm->reduce_scatter(*stream, {&reduce, 1}, {1, 1, DType::f32});
     comm->all_reduce(*stream, wide, {});
     comm->broadcast(*stream, wide, 1);
+    const ConstView pieces[] = {wide.view().flat(0, 4), wide.view().flat(4, 2)};
+    Tensor arrived(device->memory(), kNoStream, DType::f32, Shape{8}, Category::other);
+    const std::int64_t mine = comm->rank() == 0 ? 4 : 2;
+    const View arriving[] = {arrived.view().flat(0, mine), arrived.view().flat(4, mine)};
+    comm->all_to_all(*stream, pieces, arriving);
     if (comm->rank() == 0) comm->send(*stream, wide, 1);
     if (comm->rank() == 1) comm->recv(*stream, wide, 0);
     const auto half = comm->split(comm->rank(), 0);  // one rank each: nothing travels
@@ -49,9 +54,10 @@ TEST(Counting, CountsInTheConventionOfThePapers) {
     expect("reduce_scatter", 2, 40, 40 + 80);
     expect("all_reduce", 2, 20, 80);
     expect("broadcast", 1, 10, 40);
+    expect("all_to_all", 1, 6, 24);
     expect(comm->rank() == 0 ? "send" : "recv", 1, 10, 40);
-    EXPECT_EQ(volume.elements(), 100);
-    EXPECT_EQ(volume.bytes(), 40 + 120 + 80 + 40 + 40);
+    EXPECT_EQ(volume.elements(), 106);
+    EXPECT_EQ(volume.bytes(), 40 + 120 + 80 + 40 + 24 + 40);
     counter.reset();
     EXPECT_EQ(counter.volume().elements(), 0);
   });

@@ -157,7 +157,7 @@ class ProbeBlock final : public Block {
   Tensor seed_;
 };
 
-class ProbeModule final : public Module {
+class ProbeModule : public Module {
  public:
   explicit ProbeModule(std::vector<ProbeBlockSpec> blocks) {
     for (std::size_t i = 0; i < blocks.size(); ++i) {

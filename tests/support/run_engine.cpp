@@ -367,7 +367,7 @@ RunResult run_engine(const TrainSettings& settings, const RunOptions& options) {
   run_ranks(
       options.ranks, [&](Communicator& world) { RankRun(settings, options, world, shared).run(); },
       comm);
-  agree(shared, settings.pp == 1);  // stages have other parameters
+  agree(shared, settings.pp == 1 && settings.sp == 1);  // stages have other parameters
   shared.result.steps = shared.steps[0];
   shared.result.volumes = shared.volumes[0];
   if (Tracer::enabled()) shared.result.spans = Tracer::spans();
