@@ -28,7 +28,7 @@ struct Bodies {
 template <typename Args>
 void dispatch(Stream& stream, const char* what, std::span<const Access> accesses,
               const Bodies<std::type_identity_t<Args>>& bodies, Args args) {
-  switch (stream.device().kind()) {
+  switch (stream.kind()) {
     case DeviceKind::cpu:
       stream.launch(what, accesses, [body = bodies.cpu, args = std::move(args)] { body(args); });
       return;
