@@ -27,6 +27,9 @@ class PlannedGroup : public Communicator {
   }
   void all_reduce(Stream&, const View&, const ReduceOptions&) override { refuse("all_reduce"); }
   void broadcast(Stream&, const View&, int) override { refuse("broadcast"); }
+  void all_to_all(Stream&, std::span<const ConstView>, std::span<const View>) override {
+    refuse("all_to_all");
+  }
   void send(Stream&, const ConstView&, int) override { refuse("send"); }
   void recv(Stream&, const View&, int) override { refuse("recv"); }
   void barrier(Stream&) override { refuse("barrier"); }

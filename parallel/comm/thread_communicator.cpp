@@ -61,13 +61,13 @@ void reduce_work(Mover& mover, const Meeting& meeting, int rank) {
       sum_ranks(mover, meeting, i, rank * parts[i].piece, parts[i].piece, parts[i].out);
 }
 
-void exchange_work(const Meeting& meeting, int rank) {
+void exchange_work(Mover& mover, const Meeting& meeting, int rank) {
   const std::vector<Part>& parts = call_of(meeting, rank).parts;
   const std::size_t size = meeting.members.size(), pieces = parts.size() / 2;
   for (std::size_t i = 0; i < pieces; ++i) {
     const std::size_t peer = i % size, own_piece = i - peer + static_cast<std::size_t>(rank);
     const Part& sent = meeting.members[peer].call.parts[own_piece];
-    copy_bytes(parts[pieces + i].out, sent.in, bytes_of(sent));
+    mover.copy(parts[pieces + i].out, sent.in, bytes_of(sent));
   }
 }
 
