@@ -219,7 +219,7 @@ void Reader::unknown_key(const Section& section, const JsonMember& member,
   const bool dropped = section.strict && member.value.is_auto();  // by DeepSpeed, unseen
   const bool is_error = !dropped && (section.strict || (at_root && strict_top_level));
   std::string hint = hint_for(section, member.name);
-  if (is_error && !at_root && hint.empty()) hint = "remove it";
+  if ((is_error || section.only_here) && !at_root && hint.empty()) hint = "remove it";
   const std::string message =
       concat("there is no such key", at_root || dropped ? "" : concat(" in \"", path, "\""),
              dropped                           ? "; it is ignored because its value is \"auto\""

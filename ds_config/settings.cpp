@@ -118,7 +118,8 @@ ShardingSettings SettingsReader::sharding() {
   ShardingSettings result;
   result.what = sharding_policy(config_.stage());
   result.ranks = std::max(int_sized("zero_optimization.mics_shard_size"), 0);
-  result.secondary_ranks = int_sized("zero_optimization.zero_hpz_partition_size");
+  // 0 is off, as 1 is.
+  result.secondary_ranks = std::max(1, int_sized("zero_optimization.zero_hpz_partition_size"));
   result.gather_bucket = size("allgather_bucket_size");
   result.prefetch = size("stage3_prefetch_bucket_size");
   if (config_.flag("zero_optimization.stage3_allgather_sequential"))

@@ -9,6 +9,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/formats/token_probe.h"
 
 namespace zero3d {
 namespace {
@@ -105,8 +106,11 @@ std::string header_text(const InputFile& file, std::uint64_t& offset) {
   if (file.bytes() < start.size())
     refuse(concat("expected a NumPy file, found ", file.bytes(), " bytes"));
   file.read(0, start.data(), start.size());
-  if (std::memcmp(start.data(), "\x93NUMPY", 6) != 0)
-    refuse("expected a NumPy file: it does not start with \\x93NUMPY; name its format");
+  if (std::memcmp(start.data(), "\x93NUMPY", 6) != 0) {
+    const std::string other = other_format(probe(file));
+    refuse(concat("expected a NumPy file, which starts with \\x93NUMPY; found ",
+                  other.empty() ? "something else: give its format by --data-format" : other));
+  }
   const int version = start[6];
   if (version < 1 || version > 3)
     refuse(concat("expected version 1, 2 or 3 of NumPy's format, found ", version));
@@ -148,7 +152,8 @@ NpyHeader read_npy_header(const InputFile& file) {
   const std::uint64_t bytes = file.bytes() - header.offset;
   if (header.count > bytes / header.size || header.count * header.size != bytes)
     refuse(concat("its header promises ", header.count, " tokens of ", header.size,
-                  " bytes, the file has ", bytes, " bytes after the header; is it cut off?"));
+                  " bytes, the file has ", bytes,
+                  " bytes after the header; is it cut off, or of another type?"));
   return header;
 }
 

@@ -92,7 +92,8 @@ TokenFile::TokenFile(const std::vector<std::string>& paths, TokenFormat format) 
     const std::int64_t before = tokens();
     is_text_ = is_text_ && found == TokenFormat::text;
     add(path, found);
-    if (tokens() == before) throw IoError(path, 0, "the file holds no tokens");
+    if (tokens() == before)
+      throw IoError(path, 0, "the file holds no tokens, expected some; was it written to its end?");
     descriptions_.push_back(
         concat(path, " (", name_of(found), ", ", format_count(tokens() - before), " tokens)"));
   }
@@ -162,6 +163,7 @@ void TokenFile::add_raw(const std::string& path, Width width) {
   if (what.empty() && width != Width::u8 && is_all_zero(file))
     what =
         "a file of zeros alone, such as a download or a copy that was cut off leaves; get it anew";
+  looks_like_json_ = looks_like_json_ || (width == Width::u8 && zero3d::looks_like_json(start));
   if (!what.empty()) {
     throw IoError(path, 0,
                   concat(width == Width::u8 ? "expected text"
@@ -199,17 +201,20 @@ void TokenFile::add_llmc(const std::string& path) {
   const bool gpt2 = header[0] == kGpt2Magic;
   const std::int32_t version = gpt2 ? 1 : 7;
   if ((!gpt2 && header[0] != kLlama3Magic) || header[1] != version) {
-    throw IoError(
-        path, 0,
-        concat("expected an llm.c header, magic ", kGpt2Magic, " version 1 or magic ", kLlama3Magic,
-               " version 7; found magic ", header[0], " version ", header[1]));
+    const std::string other = other_format(probe(file));
+    throw IoError(path, 0,
+                  concat("expected an llm.c header, magic ", kGpt2Magic, " version 1 or magic ",
+                         kLlama3Magic, " version 7; found ",
+                         other.empty() ? concat("magic ", header[0], " version ", header[1],
+                                                "; give its format by --data-format")
+                                       : other));
   }
   const Width width = gpt2 ? Width::u16 : Width::u32;
   const std::uint64_t data = file.bytes() - kLlmcHeaderBytes;
   if (header[2] < 0 || static_cast<std::uint64_t>(header[2]) * bytes_of(width) != data) {
     throw IoError(path, 0,
                   concat("its header promises ", header[2], " tokens of ", bytes_of(width),
-                         " bytes, the file has ", data, " bytes after the header"));
+                         " bytes, the file has ", data, " bytes after the header; is it cut off?"));
   }
   files_.push_back(std::move(file));
   add_run({files_.size() - 1, width, kLlmcHeaderBytes, 0}, header[2]);
@@ -315,7 +320,8 @@ void TokenFile::read_run(const Run& run, std::int64_t skip, std::int64_t count,
       if (values[i] < 0 || values[i] > std::numeric_limits<std::int32_t>::max()) {
         throw IoError(files_[run.file].path(), 0,
                       concat("token ", run.first_here + skip + done + static_cast<std::int64_t>(i),
-                             " is ", values[i], ", which is no token number"));
+                             " is ", values[i], ", which is no token number; expected 0 to ",
+                             std::numeric_limits<std::int32_t>::max(), ", tokens and not labels"));
       }
       dst[done + static_cast<std::int64_t>(i)] = static_cast<std::int32_t>(values[i]);
     }

@@ -44,6 +44,8 @@ class TokenFile {
   std::int64_t tokens() const { return starts_.back(); }
   /// True when every token is a byte of text.
   bool is_text() const { return is_text_; }
+  /// True when a file of text begins as JSON does.
+  bool looks_like_json() const { return looks_like_json_; }
   /// Of a file of raw tokens: what it cannot hold for want of bits is not below this, whatever the
   /// data's vocabulary is. INT64_MAX when no file sets such a limit.
   std::int64_t raw_limit() const { return raw_limit_; }
@@ -80,6 +82,7 @@ class TokenFile {
   std::vector<std::int64_t> starts_{0};  ///< First token of each run, and the end.
   std::vector<std::string> descriptions_;
   bool is_text_ = true;
+  bool looks_like_json_ = false;
   std::int64_t raw_limit_ = std::numeric_limits<std::int64_t>::max();
 };
 

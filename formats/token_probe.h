@@ -21,6 +21,10 @@ bool is_npy(std::string_view bytes);
 /// What a pointer of git-lfs, a compressed file or an archive is, and what to do about it: "a
 /// gzip-compressed file; decompress it first"; "" for anything else.
 std::string container_of(std::string_view bytes);
+/// The same of anything that says by itself what it is: NumPy's files, containers, text.
+std::string other_format(std::string_view bytes);
+/// Whether a text begins as JSON does.
+bool looks_like_json(std::string_view bytes);
 /// The same of a file given as text; one that starts like a compressed file and is text all the
 /// same is text.
 std::string no_text(std::string_view bytes);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
@@ -220,6 +221,11 @@ std::vector<std::string_view> built_in_model_names() {
   std::vector<std::string_view> names;
   for (const BuiltIn& model : kBuiltIns) names.push_back(model.name);
   return names;
+}
+
+bool means_built_in(const std::string& model) {
+  std::error_code code;
+  return model.find('/') == std::string::npos && !std::filesystem::exists(model, code);
 }
 
 ModelConfig built_in_model_config(std::string_view name) {

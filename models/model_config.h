@@ -114,6 +114,9 @@ std::string to_config_json(const ModelConfig& config, DType dtype);
 /// byte values and an end-of-text). Throws Error(kInvalid) with the nearest name.
 ModelConfig built_in_model_config(std::string_view name);
 std::vector<std::string_view> built_in_model_names();
+/// Whether what the user gave as a model means a built-in shape and no path: no '/' is in it, and
+/// nothing of that name is there.
+bool means_built_in(const std::string& model);
 
 /// Checks the sizes against each other and against their ranges, as parse_model_config does; for
 /// configs made in code. Throws Error(kInvalid).

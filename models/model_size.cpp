@@ -8,6 +8,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/formats/hjson.h"
 #include "zero3d/formats/input_file.h"
+#include "zero3d/models/model_config.h"
 
 namespace zero3d {
 
@@ -34,6 +35,7 @@ std::optional<std::int64_t> stated_size(const JsonValue& config) {
 std::int64_t model_hidden_size(const std::string& model) {
   namespace fs = std::filesystem;
   std::error_code ignored;
+  if (means_built_in(model)) return built_in_model_config(model).hidden_size;
   const std::string path =
       fs::is_directory(model, ignored) ? (fs::path(model) / "config.json").string() : model;
   std::vector<HjsonProblem> duplicates;

@@ -113,7 +113,9 @@ struct Maker {
     options.dampening = reader.number("dampening");
     options.nesterov = reader.flag("nesterov");
     if (options.nesterov && (!options.has_momentum || options.dampening != 0))
-      reader.fail("nesterov", "requires a momentum and zero dampening");
+      reader.fail("nesterov", concat("requires a momentum and zero dampening, found momentum ",
+                                     made.settings.momentum, " and dampening ", options.dampening,
+                                     "; state them so, or remove nesterov"));
     made.rule = std::make_unique<Sgd>(options);
   }
 

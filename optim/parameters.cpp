@@ -185,7 +185,8 @@ std::vector<std::string> ParameterReader::finish(bool torch, bool offloaded) {
       for (const KnownParam& other : type_.params) names.push_back(other.name);
       const std::string nearest = param != nullptr ? "" : nearest_name(key, names);
       fail(key, concat(type_.name, " has no such parameter",
-                       nearest.empty() ? "" : concat("; did you mean \"", nearest, "\"?")));
+                       nearest.empty() ? std::string("; remove it")
+                                       : concat("; did you mean \"", nearest, "\"?")));
     }
   }
   return dropped;

@@ -77,7 +77,9 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
       ->check(int_number(1))
       ->capture_default_str();
   add_loading_options(command, options);
-  command.add_option("--model", options.model, "Model folder: its hidden size sets bucket sizes")
+  command
+      .add_option("--model", options.model,
+                  "Model folder or built-in shape: its hidden size sets bucket sizes")
       ->group(kAutoGroup);
   command.add_option("--hidden-size", autos.hidden_size, "Hidden size of the model")
       ->check(whole_number(1, std::uint64_t{1} << 30))

@@ -59,9 +59,8 @@ void refuse_hub_id(const std::string& model) {
 /// A folder, or a built-in shape whose weights are drawn.
 void open_model(TrainPlan& plan) {
   const TrainRequest& request = plan.request;
-  const bool looks_like_path = request.model.find('/') != std::string::npos;
-  std::error_code code;
-  if (looks_like_path || fs::exists(request.model, code)) {
+  if (!means_built_in(request.model)) {
+    std::error_code code;
     refuse_hub_id(request.model);
     if (fs::is_regular_file(request.model, code) && !request.from_scratch)
       throw_invalid(concat("--model ", request.model,
@@ -77,6 +76,10 @@ void open_model(TrainPlan& plan) {
 /// Bytes are the tokens of few models.
 void warn_of_bytes(const TrainPlan& plan, const Dataset& data) {
   constexpr std::int64_t kLargestOfBytes = 512;  // 256, special tokens and padding
+  if (data.tokens().looks_like_json())
+    log_warning(concat(data.tokens().description(),
+                       ": it begins as JSON does, and its braces and keys are trained on like its "
+                       "text; where the text alone is meant, take it out first"));
   if (!data.tokens().is_text() || plan.model.vocab_size <= kLargestOfBytes) return;
   log_warning(concat(data.tokens().description(),
                      ": the bytes of the text are taken as tokens, and "

@@ -191,7 +191,7 @@ void check_mesh(const std::string& model, const LoadResult& loaded, TrainCheck& 
   if (model.empty() || !loaded.ok()) return;
   ModelConfig config;
   try {
-    config = read_model_config(model);
+    config = means_built_in(model) ? built_in_model_config(model) : read_model_config(model);
   } catch (const Error&) {  // "auto" needs its hidden size alone, of whatever family
     return;
   }

@@ -55,10 +55,13 @@ std::string machine() {
 
 std::optional<LaunchPromise> launch_promise() {
   for (const auto& [launcher, variable] :
-       {std::pair("mpirun", "OMPI_COMM_WORLD_SIZE"), std::pair("mpiexec", "PMI_SIZE")}) {
+       {std::pair("mpirun", "OMPI_COMM_WORLD_SIZE"), std::pair("mpiexec", "PMI_SIZE"),
+        std::pair("mpirun of MVAPICH", "MV2_COMM_WORLD_SIZE"),
+        std::pair("jsrun", "JSM_NAMESPACE_SIZE")}) {
     if (number(variable)) return promise(launcher, variable);
   }
   if (auto step = promise("srun", "SLURM_STEP_NUM_TASKS")) return step;
+  if (auto pals = promise("mpiexec of PALS", "PALS_RANKID", 1)) return pals;
   if (auto pmix = promise("a PMIx launcher", "PMIX_RANK", 1)) return pmix;
   if (number("RANK") && number("LOCAL_RANK")) return promise("torchrun", "WORLD_SIZE");
   return std::nullopt;

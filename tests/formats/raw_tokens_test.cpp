@@ -2,6 +2,7 @@
 // else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -32,6 +33,22 @@ std::string tokens_below(std::uint32_t vocabulary, std::size_t count) {
     value = static_cast<T>((state >> 8) % vocabulary);
   }
   return bytes_of(values);
+}
+
+/// Tokens some of which are masked, as labels are.
+template <typename T>
+std::string labels_of(std::size_t count) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = i % 3 == 1 ? T{-100} : static_cast<T>(i * 97);
+  return bytes_of(values);
+}
+
+/// The bytes of each 4 the other way round.
+std::string swapped(std::string bytes) {
+  for (std::size_t i = 0; i + 4 <= bytes.size(); i += 4)
+    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(i),
+                 bytes.begin() + static_cast<std::ptrdiff_t>(i + 4));
+  return bytes;
 }
 
 std::string npy(const std::string& dictionary, const std::string& data, int version = 1) {
@@ -73,6 +90,7 @@ TEST(RawTokens, WhatLooksLikeSomethingElseIsRefused) {
     json += R"({"text": "It was a bright cold day"})"
             "\n";
   }
+  const std::string noise = tokens_below<std::uint8_t>(256, 120);
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 1048576\n";
   const Odd odds[] = {
@@ -102,6 +120,33 @@ TEST(RawTokens, WhatLooksLikeSomethingElseIsRefused) {
       {"a.bin", prose, automatic, "--data-format text"},
       {"a.u16", prose, u16, "plain text"},
       {"a.bin", json, automatic, "JSON lines"},
+      {"a.bin", labels_of<std::int32_t>(40), automatic, "below 0"},
+      {"a.bin", labels_of<std::int64_t>(40), u16, "below 0"},
+      {"a.u32", labels_of<std::int32_t>(40), u32, "below 0"},
+      {"a.u32", swapped(tokens_below<std::uint32_t>(50257, 40)), u32, "big-endian"},
+      {"a.bin", swapped(tokens_below<std::uint32_t>(50257, 40)), u16, "big-endian"},
+      {"a.bin", tokens_below<float>(50257, 40), u16, "floating-point"},
+      {"a.u32", tokens_below<float>(50257, 40), u32, "floating-point"},
+      {"a.bin", tokens_below<double>(257, 40), u16, "floating-point"},
+      {"a.bin", "\x80\x04\x95" + std::string("\x20\1\0\0\0\0\0\0", 8) + noise, u16, "pickled"},
+      {"a", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19" + noise, automatic,
+       "PyTorch"},
+      {"a.bin", std::string("\x40\0\0\0\0\0\0\0", 8) + "{\"t\":{}}" + noise, u16, "safetensors"},
+      {"a.bin", std::string(257, 'x') + "ustar" + std::string(40, '\0'), u16, "tar -xf"},
+      {"a", "\x04\x22\x4d\x18" + noise, automatic, "lz4"},
+      {"a.bin", "7z\xbc\xaf\x27\x1c" + noise, u16, "7z"},
+      {"a.bin", "GGUF" + noise, u16, "llama.cpp"},
+      {"a.bin", "%PDF-1.4\n%\xe2\xe3" + noise, u16, "PDF"},
+      {"a.txt",
+       std::string("\xff\xfe"
+                   "I\0t\0 \0w\0",
+                   10) +
+           noise,
+       automatic, "UTF-16"},
+      {"a.npy", std::string("PK\x03\x04\x14\0", 6) + noise, npy, "zip"},
+      {"a.npy", prose, npy, "--data-format text"},
+      {"a.bin", npy_of("<u2", 2000, tokens_below<std::uint16_t>(300, 2000)), llmc,
+       "--data-format npy"},
   };
   TemporaryFolder folder;
   for (const Odd& odd : odds) {
@@ -130,6 +175,8 @@ TEST(RawTokens, WhatTheyAreIsTaken) {
   EXPECT_EQ(tokens("a.bin", std::string(200000, '\0') + "\1" + std::string(1, '\0'), u16), 100001);
   EXPECT_EQ(tokens("a.txt", "caf\xe9, not of UTF-8", text), 18);
   EXPECT_EQ(tokens("a.u32", tokens_below<std::uint32_t>(151936, 5000), automatic), 5000);
+  EXPECT_FALSE(TokenFile(folder.write("a.txt", "{} is no JSON line"), text).looks_like_json());
+  EXPECT_TRUE(TokenFile(folder.write("a.jsonl", R"({"text": "so it is"})")).looks_like_json());
   EXPECT_EQ(tokens("a", "PAR1 is how Parquet files begin", automatic), 31);
   expect_has(message_of<IoError>([&] { tokens("a.u32", "abcde", u32); }), "4-byte tokens, found 5");
 }

@@ -184,7 +184,7 @@ TEST(TokenFile, RefusesDamagedFiles) {
     const std::string path = folder.write("damaged", bytes);
     return message_of<IoError>([&] { TokenFile file(path, format); });
   };
-  expect_has(refused("", TokenFormat::text), "holds no tokens");
+  expect_has(refused("", TokenFormat::text), "holds no tokens, expected some");
   expect_has(refused("", TokenFormat::u16), "holds no tokens");
   expect_has(refused("abc", TokenFormat::u16), "found 3 bytes");
   const std::vector<std::uint16_t> tokens = {1, 2};

@@ -39,6 +39,9 @@ class Launched {
                                            "RANK",
                                            "LOCAL_RANK",
                                            "WORLD_SIZE",
+                                           "PALS_RANKID",
+                                           "MV2_COMM_WORLD_SIZE",
+                                           "JSM_NAMESPACE_SIZE",
                                            "SLURM_LOCALID",
                                            "MPI_LOCALRANKID",
                                            "OMPI_COMM_WORLD_LOCAL_RANK"};
@@ -58,6 +61,9 @@ TEST(Launcher, SoloRunsOfALauncherAreRefused) {
       {{{"OMPI_COMM_WORLD_SIZE", "4"}}, "mpirun started 4 processes (OMPI_COMM_WORLD_SIZE=4)"},
       {{{"PMI_SIZE", "3"}}, "mpiexec started 3 processes (PMI_SIZE=3)"},
       {{{"SLURM_STEP_NUM_TASKS", "8"}}, "srun started 8 processes (SLURM_STEP_NUM_TASKS=8)"},
+      {{{"MV2_COMM_WORLD_SIZE", "4"}}, "MVAPICH started 4 processes (MV2_COMM_WORLD_SIZE=4)"},
+      {{{"JSM_NAMESPACE_SIZE", "4"}}, "jsrun started 4 processes (JSM_NAMESPACE_SIZE=4)"},
+      {{{"PALS_RANKID", "2"}}, "at least 3 processes (PALS_RANKID=2)"},
       {{{"PMIX_RANK", "2"}}, "started at least 3 processes (PMIX_RANK=2)"},
       {{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "2"}}, "torchrun started 2 processes"}};
   for (const auto& launch : launches) {

@@ -4,6 +4,7 @@ trains, or is refused in one message that says the words given here. All are mad
 Usage: published_files_test.py --zero3d BINARY [TEST...]"""
 import gzip
 import json
+import pickle
 import shutil
 import struct
 import unittest
@@ -260,6 +261,12 @@ TOKENS = [
     ("prose as text", "data.txt", PROSE, "auto", TRAINS),
     ("JSON lines as .bin", "data.bin", b'{"text": "It was a bright cold day"}\n' * 20, "auto", "JSON lines"),
     ("Parquet", "train.parquet", b"PAR1\x15\4" + shorts(), "auto", "Parquet"),
+    ("labels of a data set", "data.u32", struct.pack("<400i", *(-100 if i % 3 else i * 31 % 257 for i in range(400))), "auto",
+     "below 0"),
+    ("uint32 of another machine", "data.u32", struct.pack(">400I", *(1 + i * 31 % 256 for i in range(400))), "auto", "big-endian"),
+    ("floats", "data.bin", ints("f"), "auto", "floating-point"),
+    ("what Python pickled", "data.bin", pickle.dumps([i * 31 % 257 for i in range(400)] * 2 + [b""]), "u16", "pickled"),
+    ("JSON lines as text", "data.jsonl", b'{"text": "It was a bright cold day"}\n' * 20, "auto", TRAINS),
     ("a zip of NumPy", "train.npz", b"PK\3\4" + shorts(), "auto", "numpy.save"),
     ("NumPy, uint16", "data.npy", npy(), "auto", TRAINS),
     ("NumPy as .bin", "data.bin", npy(), "auto", TRAINS),
@@ -360,6 +367,12 @@ class PublishedFiles(CommandTest):
             path.write_bytes(text)
             with self.subTest(name):
                 self.judge(verdict, config=path)
+
+    def test_what_is_trained_on_as_text_and_is_json_is_said(self):
+        data = self.folder / "data.jsonl"
+        data.write_bytes(b'{"text": "It was a bright cold day"}\n' * 20)
+        told = self.train(data=data, data_format="auto", config=self.config(train_micro_batch_size_per_gpu=1), steps=1, ranks=2).stderr
+        self.assertEqual(told.count("begins as JSON does"), 1, told)
 
     def test_the_id_of_a_model_instead_of_a_folder(self):
         self.judge("meta-llama/Llama-3.2-1B", model="meta-llama/Llama-3.2-1B")

@@ -82,6 +82,7 @@ ODD = """
 "gradient_clipping": -1
 "zero_optimization": {"stage": 3, "mics_shard_size": 4294967296}
 "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 3}
+"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 0}
 "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}
 "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "a/b/"}}
 "zero_optimization": {"stage": 1, "sub_group_size": 1}
@@ -235,6 +236,14 @@ class Validate(CommandTest):
     def test_a_warning_of_a_run_is_told_once_by_it(self):
         path = self.config(scheduler={"type": "WarmupLR", "params": {"warmup_type": "cosine"}})
         self.assertEqual(self.train(config=path, ranks=3).stderr.count("warmup_type"), 1)
+
+
+    def test_a_built_in_shape_instead_of_a_folder(self):
+        path = self.config(zero_optimization={"stage": 2, "reduce_bucket_size": "auto"}, tensor_parallel={"autotp_size": 3})
+        told = self.run_command(["validate", "--ranks", 3, "--model", "llama-tiny", path])
+        self.assertIn("square of hidden size 128", told.stdout)
+        self.assertIn("llama-tiny: its 4 attention heads", told.stdout)
+        self.assertIn('did you mean "llama-tiny"', self.run_command(["validate", "--model", "llama-tinny", path]).stderr)
 
 
 class Command(CommandTest):
