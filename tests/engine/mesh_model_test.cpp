@@ -1,6 +1,6 @@
-// A whole engine on meshes with a tensor-parallel axis: parameters that it cuts, and those of which
-// every rank has a copy, train to the bits of one rank, in every ZeRO stage and also where a rule
-// takes norms over whole tensors.
+// A user's module on meshes with a tensor-parallel axis, pipelines too: parameters that it cuts,
+// and those of which every rank has a copy, train to the bits of one rank, in every ZeRO stage and
+// also where a rule takes norms over whole tensors.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -95,9 +95,10 @@ Trained train(const std::string& optimizer, int stage, const GridDegrees& degree
              stage, "}}"),
       degrees.dp);
   settings.tp = degrees.tp;
+  settings.pp = degrees.pp;
   Trained trained;
   std::mutex mutex;
-  run_ranks(degrees.dp * degrees.tp, [&](Communicator& world) {
+  run_ranks(degrees.dp * degrees.tp * degrees.pp, [&](Communicator& world) {
     const Mesh mesh(world, degrees);
     const PullModule module;
     const auto device = make_cpu_device({});
@@ -111,7 +112,7 @@ Trained train(const std::string& optimizer, int stage, const GridDegrees& degree
       trained.losses.push_back(result.loss);
       trained.tokens = result.tokens;
     }
-    const ParamLayout& layout = engine.model().plan().layout;
+    const ParamLayout& layout = engine.model().plan().model_layout();
     engine.model().for_each_parameter([&](const ParameterSpec& spec, const ConstView& global) {
       const std::lock_guard lock(mutex);
       merge(layout.parameter(layout.find(spec.name)), global, trained);
@@ -128,10 +129,11 @@ TEST(MeshModel, TensorParallelPartsTrainToTheBitsOfOneRank) {
     EXPECT_EQ(expected.losses, std::vector<double>(3, 1.0));
     for (int stage = kSanitized ? 2 : 0; stage <= 3; ++stage) {
       for (const GridDegrees& degrees :
-           {GridDegrees{.dp = 2, .tp = 2}, GridDegrees{.tp = 2}, GridDegrees{.tp = 4}}) {
+           {GridDegrees{.dp = 2, .tp = 2}, GridDegrees{.tp = 2}, GridDegrees{.tp = 4},
+            GridDegrees{.tp = 2, .pp = 2}, GridDegrees{.dp = 2, .tp = 2, .pp = 2}}) {
         if (kSanitized && degrees.dp == 1) continue;
-        SCOPED_TRACE(
-            concat(optimizer, ", stage ", stage, ", dp ", degrees.dp, ", tp ", degrees.tp));
+        SCOPED_TRACE(concat(optimizer, ", stage ", stage, ", dp ", degrees.dp, ", tp ", degrees.tp,
+                            ", pp ", degrees.pp));
         const Trained found = train(optimizer, stage, degrees);
         EXPECT_EQ(found.norms, expected.norms);
         EXPECT_EQ(found.losses, expected.losses);

@@ -3,7 +3,9 @@
 // stage, tier and schedule.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
+#include <sstream>
 
 #include "zero3d/tests/engine/mesh_run.h"
 #include "zero3d/tests/support/temporary_folder.h"
@@ -76,6 +78,7 @@ TEST(WholeMesh, StagesTiersAndSchedulesAreIdenticalAtAFixedMesh) {
            {3, gpipe, drive},
            {2, interleaved, R"("overlap_comm": false, "reduce_bucket_size": 100)"},
            {3, one_forward_one_backward, R"("stage3_prefetch_bucket_size": 0)"},
+           {3, gpipe, R"("mics_shard_size": 2)"},
            {3, zero_bubble_v, R"("zero_hpz_partition_size": 2)"}}) {
     if (kSanitized && stage != 3) continue;
     MeshRun run = base;
@@ -123,6 +126,62 @@ TEST(WholeMesh, EveryPrecisionAndOptimizerTrains) {
     alone.top = mesh.top = top;
     mesh.zero = kAllOnHost;
     EXPECT_TRUE(close(train(model, alone), train(model, mesh), 2e-2)) << top;
+  }
+}
+
+/// Parameters stay gathered from one micro-batch to the next where the budget has room, and no bit
+/// depends on it.
+TEST(WholeMesh, GathersOnceAStepOrAsOftenAsTheBudgetAsks) {
+  ModelConfig model = nano_families()[1];
+  model.layers = 8;
+  const MeshRun run{.dp = 2, .pp = 2, .stage = 3, .micro_batches = 8, .steps = 2};
+  const auto gathered = [](const RunResult& result) {
+    return CommVolume(result.volumes.back()).operations["all_gather"].elements;
+  };
+  const RunResult roomy = train(model, run);
+  std::size_t fullest = 0;  // the rank that the budget is too small for
+  for (std::size_t rank = 1; rank < roomy.estimates.size(); ++rank)
+    if (roomy.estimates[rank].total() > roomy.estimates[fullest].total()) fullest = rank;
+  const auto arena = [fullest](const RunResult& result) {
+    return result.estimates[fullest][Tier::device][Category::gathered_parameters];
+  };
+  RunOptions narrow = options_of(model, run);
+  narrow.budget_bytes = roomy.estimates[fullest].total() - arena(roomy) / 3;
+  const RunResult clipped = run_engine(settings_of(run), narrow);
+  EXPECT_TRUE(same_bits(roomy, clipped));
+  EXPECT_LT(arena(clipped), arena(roomy));
+  EXPECT_LE(clipped.estimates[fullest].total(), narrow.budget_bytes);
+  MeshRun apart = run;
+  apart.zero = R"("stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0,
+                  "stage3_prefetch_bucket_size": 0)";
+  const RunResult again = train(model, apart);
+  EXPECT_TRUE(same_bits(roomy, again));
+  EXPECT_GT(gathered(again), 4 * gathered(roomy));
+}
+
+TEST(WholeMesh, ExportsAreTheFilesOfOneRank) {
+  const ModelConfig model = nano_families()[0];
+  std::string expected;
+  for (const auto& [tp, pp, dp] : {std::tuple(1, 1, 1), std::tuple(2, 2, 2), std::tuple(2, 4, 1)}) {
+    const TemporaryFolder folder;
+    const MeshRun run{.tp = tp,
+                      .dp = dp,
+                      .pp = pp,
+                      .stage = 3,
+                      .steps = 0,
+                      .zero = R"("stage3_gather_16bit_weights_on_model_save": true)"};
+    SCOPED_TRACE(describe(run));
+    RunOptions options = options_of(model, run);
+    options.body = [&](Engine& engine, Module&, int) {
+      EXPECT_TRUE(engine.save_16bit_model(folder.file("out")));
+    };
+    run_engine(settings_of(run), options);
+    std::ifstream in(folder.file("out/model.safetensors"), std::ios::binary);
+    std::stringstream bytes;
+    bytes << in.rdbuf();
+    if (expected.empty()) expected = bytes.str();
+    EXPECT_GT(expected.size(), 1000u);
+    EXPECT_TRUE(bytes.str() == expected);
   }
 }
 
