@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kLargePart = std::size_t{1} << 20;
+
 bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
@@ -133,6 +135,10 @@ void OutputFile::write(const void* data, std::size_t bytes) {
   const bool before = std::exchange(damaged_, true);
   (through_ ? through_ : temporary_->descriptor()).write(path_, data, bytes);
   damaged_ = before;
+  // Large files are brought to the drive while they grow, rather than all of it by commit(). A
+  // hint.
+  if (!through_ && bytes >= kLargePart)
+    ::sync_file_range(temporary_->descriptor().value(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 void OutputFile::commit() {

@@ -76,7 +76,10 @@ LoadedCheckpoint Engine::load_checkpoint(const SavedState& saved,
                                          const LoadCheckpointOptions& options) {
   model_->require_made();
   require_between_windows("load_checkpoint()");
-  if (saver_ != nullptr) saver_->finish();
+  if (saver_ != nullptr) {
+    saver_->finish();
+    saver_->release_memory();
+  }
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   LoadedCheckpoint loaded = zero3d::load_checkpoint(*model_, saved, options);
   if (settings_.offload.on()) offload_before_ = model_->offload_use();

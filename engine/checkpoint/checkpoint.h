@@ -81,6 +81,8 @@ class CheckpointSaver {
   bool poll();
   /// Waits for it and ends it.
   void finish();
+  /// The memory of an asynchronous save is kept for the next one; this gives it back.
+  void release_memory() { kept_ = Tensor(); }
 
  private:
   struct Pending;
@@ -90,6 +92,7 @@ class CheckpointSaver {
 
   ShardedModel& model_;
   std::unique_ptr<Pending> pending_;
+  Tensor kept_;
 };
 
 /// Between two windows. Refused on all ranks, before anything changes, when it does not go with the

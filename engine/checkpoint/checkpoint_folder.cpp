@@ -91,7 +91,8 @@ bool is_checkpoint(const std::string& folder) {
 std::string find_checkpoint(const std::string& folder, const std::string& tag) {
   std::error_code code;
   if (!fs::is_directory(folder, code))
-    throw IoError(folder, code ? code.value() : ENOENT, "expected a folder with a checkpoint");
+    throw IoError(folder, fs::exists(folder, code) ? ENOTDIR : ENOENT,
+                  "expected a folder with a checkpoint");
   std::string wanted = tag;
   if (wanted.empty()) {
     if (is_checkpoint(folder)) return folder;

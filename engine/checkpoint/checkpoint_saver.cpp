@@ -145,8 +145,8 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
   try {
     try_together(world, [&] {
       model_.plan_checkpoints(memory.total());
-      pending_->writer =
-          std::make_unique<StateWriter>(model_, writing, options.exclude_frozen_parameters, memory);
+      pending_->writer = std::make_unique<StateWriter>(
+          model_, writing, options.exclude_frozen_parameters, memory, std::move(kept_));
       return std::string();
     });
   } catch (const CommError&) {
@@ -184,6 +184,7 @@ void CheckpointSaver::complete() {
         model_.mesh().rank(Axis::zero) == 0 && model_.mesh().rank(Axis::tp) == 0;
     const std::vector<std::string> parts = try_together(world, [&] {
       CheckpointManifest part = pending_->writer->wait();
+      if (pending_->options.asynchronous) kept_ = pending_->writer->take_memory();
       if (!leads_part) drop_without_pieces(part);
       if (world.rank() == 0) part.run = pending_->run;
       return concat(leads_part ? kLeadsPart : kOfPart, to_text(part));

@@ -53,10 +53,9 @@ std::int64_t RankFile::some_buffers(std::int64_t bytes, std::int64_t room) {
       {whole_buffers(bytes), kBuffers * kBuffer, std::max(pages, kBuffers * FileSums::kPageBytes)});
 }
 
-RankFile::RankFile(Device& device, const std::string& path, std::int64_t buffer_bytes)
-    : device_(device), output_(std::make_shared<Output>(path)) {
-  memory_ = Tensor(device.memory(Tier::pinned), kNoStream, DType::u8, Shape{buffer_bytes},
-                   Category::other);
+RankFile::RankFile(Device& device, const std::string& path, Tensor memory)
+    : device_(device), output_(std::make_shared<Output>(path)), memory_(std::move(memory)) {
+  const std::int64_t buffer_bytes = memory_.numel();
   const std::int64_t third = buffer_bytes / kBuffers / FileSums::kPageBytes * FileSums::kPageBytes;
   const std::int64_t size = std::clamp(third, FileSums::kPageBytes, kBuffer);
   for (std::int64_t at = 0; at < buffer_bytes; at += size)
@@ -131,18 +130,38 @@ void RankFile::submit() {
   for (Stream* writer : buffer.writers) {
     Event written;
     writer->record(written);
-    stream_->wait(written);
+    buffer.brought.push_back(written);
   }
+  buffer.writers.clear();
+  if (holds_)
+    held_.push_back(current_);
+  else
+    write(buffer);
+  current_ = (current_ + 1) % buffers_.size();
+}
+
+void RankFile::write(Buffer& buffer) {
   for (const Event& brought : buffer.brought) stream_->wait(brought);
+  buffer.brought.clear();
   const View bytes = buffer.bytes.flat(0, buffer.used);
   stream_->host_task("write checkpoint", {reads(bytes)},
                      [output = output_, bytes] { output->write(bytes); });
   buffer.free = Event();
   stream_->record(buffer.free);
-  buffer.writers.clear();
-  buffer.brought.clear();
   buffer.used = 0;
-  current_ = (current_ + 1) % buffers_.size();
+}
+
+void RankFile::write_held() {
+  holds_ = false;
+  for (Stream* writer : buffers_[current_].writers) {
+    Event written;
+    writer->record(written);
+    stream_->wait(written);
+  }
+  for (const std::size_t held : held_)
+    for (const Event& brought : buffers_[held].brought) stream_->wait(brought);
+  for (const std::size_t held : held_) write(buffers_[held]);
+  held_.clear();
 }
 
 void RankFile::finish() {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zero3d/core/multiples.h"
@@ -20,9 +21,9 @@ namespace zero3d {
 
 class RankFile {
  public:
-  /// To be written to `path`, through buffers of `buffer_bytes`, which whole_buffers() or
-  /// some_buffers() tells. Throws OutOfMemory.
-  RankFile(Device& device, const std::string& path, std::int64_t buffer_bytes);
+  /// To be written to `path`, through buffers in `memory`: bytes of pinned memory, as many as
+  /// whole_buffers() or some_buffers() tells.
+  RankFile(Device& device, const std::string& path, Tensor memory);
   /// Waits for what is under way.
   ~RankFile();
 
@@ -44,12 +45,18 @@ class RankFile {
   void append(
       std::int64_t bytes, DType dtype,
       const std::function<Event(std::int64_t first, const View& target, const Event& free)>& bring);
+  /// What is appended from here on is not written before write_held(): the buffers have room for
+  /// it. Copies that somebody waits for then need not share processors with the writing.
+  void hold() { holds_ = true; }
+  void write_held();
   /// All that is to be written is appended: the file becomes durable behind that.
   void finish();
   /// Whether it is durable or has failed.
   bool done() const { return end_.done(); }
   /// Waits until it is; throws the first error: an IoError of the file.
   ManifestFile wait();
+  /// After wait(): for the next file.
+  Tensor take_memory() { return std::move(memory_); }
 
  private:
   struct Output;
@@ -63,13 +70,16 @@ class RankFile {
   Buffer& room();
   void join(Buffer& buffer, Stream& stream);
   void submit();
+  void write(Buffer& buffer);
 
   Device& device_;
   std::shared_ptr<Output> output_;
   Tensor memory_;
   std::vector<Buffer> buffers_;
   std::size_t current_ = 0;
-  std::int64_t size_ = 0;  ///< Appended so far.
+  bool holds_ = false;
+  std::vector<std::size_t> held_;  ///< Full buffers that wait for write_held(), in order.
+  std::int64_t size_ = 0;          ///< Appended so far.
   Event end_;
   std::unique_ptr<Stream> stream_;  ///< Last: its work ends before what it uses is gone.
 };

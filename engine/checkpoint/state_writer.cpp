@@ -94,6 +94,7 @@ SaveMemory StateWriter::plan(const ShardedModel& model, bool exclude_frozen, boo
     memory.file = RankFile::some_buffers(bytes.memory + bytes.drives, room);
     return memory;
   }
+  memory.asynchronous = true;
   if (bytes.memory > 0) memory.file = RankFile::whole_buffers(bytes.memory);
   if (bytes.drives == 0) return memory;
   memory.file += RankFile::some_buffers(bytes.drives, std::numeric_limits<std::int64_t>::max());
@@ -103,15 +104,22 @@ SaveMemory StateWriter::plan(const ShardedModel& model, bool exclude_frozen, boo
 }
 
 StateWriter::StateWriter(ShardedModel& model, const std::string& folder, bool exclude_frozen,
-                         const SaveMemory& memory)
+                         const SaveMemory& memory, Tensor kept)
     : model_(model) {
   declare(exclude_frozen);
   if (memory.file == 0) return;
   const std::string name = file_name(model.mesh().world().rank());
-  file_ = std::make_unique<RankFile>(model.device(),
-                                     (std::filesystem::path(folder) / name).string(), memory.file);
+  if (!kept.defined() || kept.numel() < memory.file) {
+    kept = Tensor();
+    kept = Tensor(model.device().memory(Tier::pinned), kNoStream, DType::u8, Shape{memory.file},
+                  Category::other);
+  }
+  file_ = std::make_unique<RankFile>(
+      model.device(), (std::filesystem::path(folder) / name).string(), std::move(kept));
+  if (memory.asynchronous) file_->hold();
   write_memory(exclude_frozen);
-  memory.records > 0 ? copy_drives(memory.records) : write_drives();
+  file_->write_held();
+  memory.asynchronous ? copy_drives(memory.records) : write_drives();
   file_->finish();
 }
 
@@ -165,6 +173,7 @@ void StateWriter::write_drives() {
 
 /// The same bytes of the file through records of its own, on a stream of its own.
 void StateWriter::copy_drives(std::int64_t bytes) {
+  if (bytes == 0) return;
   Device& device = model_.device();
   records_memory_ =
       Tensor(device.memory(Tier::pinned), kNoStream, DType::u8, Shape{bytes}, Category::other);

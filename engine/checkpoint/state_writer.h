@@ -22,6 +22,7 @@ namespace zero3d {
 struct SaveMemory {
   std::int64_t file = 0;     ///< RankFile's buffers.
   std::int64_t records = 0;  ///< For records on their way from drives while training goes on.
+  bool asynchronous = false;
   std::int64_t total() const { return file + records; }
 };
 
@@ -33,16 +34,18 @@ class StateWriter {
                          std::int64_t room);
 
   /// Enqueues all of it. The model is between two windows, and must outlive this. With `memory` of
-  /// an asynchronous save, training may go on at once. Throws Error for what cannot be begun:
-  /// IoError, OutOfMemory.
+  /// an asynchronous save, training may go on at once. `kept`: what a save before has left, or
+  /// nothing. Throws Error for what cannot be begun: IoError, OutOfMemory.
   StateWriter(ShardedModel& model, const std::string& folder, bool exclude_frozen,
-              const SaveMemory& memory);
+              const SaveMemory& memory, Tensor kept);
   ~StateWriter();
 
   bool done() const { return file_ == nullptr || file_->done(); }
   /// Waits until the file is durable. The manifest of this rank's part, without the run. Throws the
   /// first error.
   CheckpointManifest wait();
+  /// Then: the memory of the file's buffers.
+  Tensor take_memory() { return file_ == nullptr ? Tensor() : file_->take_memory(); }
 
  private:
   void declare(bool exclude_frozen);

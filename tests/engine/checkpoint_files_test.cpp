@@ -245,7 +245,6 @@ TEST(CheckpointFiles, TheSameTagIsReplacedAndForeignFilesAreNot) {
   fs::remove(path + "/zero3d.json");  // as a removal that was interrupted leaves it
   fs::create_directories(folder.file("global_step2"));
   write_text_file(folder.file("global_step2/notes.txt"), "mine");
-  const std::string left = concat(folder.file("global_step5.tmp-"), "other-1-1");
   LogCapture log;
   on_engine([&](Engine& engine, int rank) {
     train_batches(engine, rank, 1);

@@ -6,8 +6,10 @@ ZERO3D_KILLS=50: so many kills, of all ranks or, under MPI, of one of them; defa
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -137,7 +139,7 @@ class Cases(KillTest):
         step4 = self.prepare()
         (step4 / "rank-00001.bin").unlink()
         (step4 / "zero3d.json").unlink()
-        step4.rename(self.saved / "global_step4.tmp-gone-1-1")
+        step4.rename(self.saved / "global_step4.tmp-{}-4000000-1".format(re.sub("[^A-Za-z0-9.]", "_", socket.gethostname())))
         self.goes_on("left of a save that was interrupted")
 
     def test_CKPT_03_before_the_manifest_where_no_rename_was(self):
