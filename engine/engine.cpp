@@ -120,9 +120,9 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
   if (tensor.size() > 1) tp_group_ = tensor.split(0, tensor.rank());
   if (tensor.size() > 1 && settings.overlap_tp) tp_beside_ = tensor.split(0, tensor.rank());
   options_.block_names = names_of_blocks(module);
-  settings_ = fit_to_budgets(settings, module, mesh, options_,
-                             smallest_budget(mesh, device.memory()),
-                             smallest_budget(mesh, device.memory(Tier::pinned)));
+  settings_ =
+      fit_to_budgets(settings, module, mesh, options_, smallest_budget(mesh, device.memory()),
+                     smallest_budget(mesh, device.memory(Tier::pinned)));
   model_ = std::make_unique<ShardedModel>(settings_, blocks, mesh, device, options_);
   if (runs_whole_steps() && !settings.managed_accumulation)
     throw ConfigError("", "a step that is run as a whole needs managed accumulation");
@@ -177,11 +177,15 @@ MemoryEstimate Engine::memory_estimate(std::int64_t batch, std::int64_t sequence
                                       activation_bytes(batch, sequence), batch, sequence);
   if (!options_.checkpoints.saves && !options_.checkpoints.loads) return memory;
   const std::int64_t budget = device_.memory(Tier::pinned).budget();
-  const std::int64_t room =
-      budget < 0 ? -1 : std::max<std::int64_t>(0, budget - memory.total(kHostTiers));
-  memory[Tier::pinned][Category::other] +=
-      checkpoint_buffers(model_->plan(), options_.checkpoints,
-                         StateWriter::file_bytes(*model_, false), room);
+  // Loading, exports and saves that the step waits for take their memory one after the other.
+  const ZeroPlan& plan = model_->plan();
+  std::int64_t shared =
+      bytes_of(ParameterStore::staging_elements(plan.layout, plan.parameters), plan.dtype());
+  if (!options_.checkpoints.asynchronously) shared += model_->export_host_bytes();
+  const std::int64_t buffers = checkpoint_buffers(
+      plan, options_.checkpoints, StateWriter::file_bytes(*model_, false),
+      budget < 0 ? -1 : std::max<std::int64_t>(0, budget - memory.total(kHostTiers)) + shared);
+  memory[Tier::pinned][Category::other] += std::max<std::int64_t>(0, buffers - shared);
   return memory;
 }
 

@@ -108,6 +108,10 @@ class ShardedModel final : public ParameterAccess {
   /// The plan's memory with what calls have added to it: for micro-batches that the settings did
   /// not know of, for coalescing.
   const MemoryEstimate& memory() const { return memory_; }
+  /// Bytes of host memory in it for exports.
+  std::int64_t export_host_bytes() const {
+    return options_.exports || exports_planned_ ? plan_.export_host_bytes : 0;
+  }
   const PassPlans& passes() const { return passes_; }
 
   /// Windows from here on have so many micro-batches: plans them anew. Collective, between windows.

@@ -15,7 +15,8 @@ struct CheckpointUse {
 };
 
 /// Pinned bytes; `file_bytes`: what this rank saves. `room` is what the plan leaves of the budget
-/// of host memory (negative: there is none), which buffers of a save take no more of than they must.
+/// of host memory (negative: there is none), which buffers of a save take no more of than they
+/// must.
 std::int64_t checkpoint_buffers(const ZeroPlan& plan, const CheckpointUse& use,
                                 std::int64_t file_bytes, std::int64_t room);
 /// With the least that they can do with.
