@@ -2,6 +2,7 @@
 // ranks of one thread each, in turns; and both sides' rates of matrix products.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -27,6 +28,7 @@ struct Options {
   double dropout = 0.1;
   std::string offload;  ///< "cpu", "nvme"; empty: the state stays on the device.
   std::string path = "/tmp";
+  int timeout = 3600;  ///< Seconds; a peer that swaps to a slow drive takes minutes a step.
 
   std::vector<std::string> peer_arguments() const {
     if (offload.empty()) return {};
@@ -43,6 +45,13 @@ double wanted(std::int64_t sequence, double share) {
   return sequence < 128 ? wanted_factor(3.0, 1.7, share) : wanted_factor(2.5, 1.4, share);
 }
 
+/// Said while one waits: what takes minutes a step is told from what hangs.
+double ask_step(Peer& peer) {
+  const double seconds = peer.ask("step");
+  std::fprintf(stderr, "DeepSpeed: a step in %.2f s\n", seconds);
+  return seconds;
+}
+
 void compare(const Options& options, int stage, std::int64_t sequence) {
   std::vector<std::string> command = {options.python, options.script,
                                       "--stage",      std::to_string(stage),
@@ -53,6 +62,7 @@ void compare(const Options& options, int stage, std::int64_t sequence) {
   for (const std::string& argument : options.peer_arguments()) command.push_back(argument);
   Peer peer(command);
   run_ranks(options.ranks, [&](Communicator& world) {
+    world.set_timeout(std::chrono::seconds(options.timeout));
     const bool leads = world.rank() == 0;
     const ModelConfig model = gpt2_config(options.dropout);
     Trainer ours({model, ds_config(options.batch, "fp32", stage, options.zero_keys()), sequence, 1},
@@ -60,7 +70,7 @@ void compare(const Options& options, int stage, std::int64_t sequence) {
     const auto times = in_turns(options.rounds, {[&] { return ours.step(); },
                                                  [&] {
                                                    const double seconds =
-                                                       leads ? peer.ask("step") : 1.0;
+                                                       leads ? ask_step(peer) : 1.0;
                                                    world.exchange("");
                                                    return seconds;
                                                  }});
@@ -95,6 +105,10 @@ int run(int argc, char** argv) {
   app.add_option("--offload", options.offload, "Where the optimizer's state lies, on both sides")
       ->check(CLI::IsMember({"cpu", "nvme"}));
   app.add_option("--path", options.path, "A folder on a drive, for nvme")->capture_default_str();
+  app.add_option("--timeout", options.timeout,
+                 "Seconds that a rank waits for a step of the other side")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   for (const std::int64_t sequence : options.sequences) {
     for (const int stage : options.stages) compare(options, stage, sequence);

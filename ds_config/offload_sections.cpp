@@ -18,8 +18,10 @@ void read_path(Reader& r, const Stated& s, JsonValue& out) {
   if (s.value.is_null()) return;
   const Reader::Converted read = r.to_text(s);
   if (read && read->as_string().empty())
-    r.train_error(s.path, "an empty path is the folder that the run happens to start in: name the "
-                  "folder on the drive (\".\" for that one)", s.value.position());
+    r.train_error(s.path,
+                  "an empty path is the folder that the run happens to start in: name the "
+                  "folder on the drive (\".\" for that one)",
+                  s.value.position());
   if (read) out = JsonValue(plain_path(read->as_string()));
 }
 
@@ -39,12 +41,14 @@ constexpr std::array kOffloadParamRows = strictly(std::array{
          "takes its place.")
         .by(read_path)
         .only(kWithDrive, parameters_to_drive),
-    integer("buffer_count", 5, "Staging buffers for nvme, 1 to 1024: shards on their way at a time.")
+    integer("buffer_count", 5,
+            "Staging buffers for nvme, 1 to 1024: shards on their way at a time.")
         .at_least(0)
         .only(kWithDrive, parameters_to_drive),
-    integer("buffer_size", 100'000'000,
-            "Elements of a staging buffer at most, with nvme 1 or more; larger shards go through in "
-            "pieces.")
+    integer(
+        "buffer_size", 100'000'000,
+        "Elements of a staging buffer at most, with nvme 1 or more; larger shards go through in "
+        "pieces.")
         .at_least(0)
         .only(kWithDrive, parameters_to_drive),
     integer("max_in_cpu", 1'000'000'000, "Elements kept in host memory before the drive is used.")
@@ -97,7 +101,8 @@ constexpr std::array kAioRows = {
             "Bytes of one request to the drive, rounded up to a multiple of 4096; at most 1 GiB.")
         .above(0),
     integer("queue_depth", 8, "Requests in flight, at most 4096.").above(0),
-    integer("intra_op_parallelism", 1, "Threads for one tensor, where io_uring is not to be had; at most 1024.")
+    integer("intra_op_parallelism", 1,
+            "Threads for one tensor, where io_uring is not to be had; at most 1024.")
         .above(0),
     flag("single_submit", false, "Submit requests one by one."),
     flag("overlap_events", true, "Submit while others complete."),

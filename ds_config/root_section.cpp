@@ -229,7 +229,10 @@ constexpr std::array kRows = {
         .not_yet("write checkpoints through DataStates",
                  [](const Config& c) { return !(c.at("datastates_ckpt") == JsonValue(false)); })
         .by(read_datastates),
-    nested("zero3d", kOwn, "What DeepSpeed has no key for, and so ignores.").own().or_null().unread()};
+    nested("zero3d", kOwn, "What DeepSpeed has no key for, and so ignores.")
+        .own()
+        .or_null()
+        .unread()};
 
 }  // namespace
 

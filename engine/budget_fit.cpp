@@ -40,10 +40,9 @@ std::vector<Knob> knobs_of(const TrainSettings& settings) {
            s.offload.optimizer.buffer_count = static_cast<int>(n);
          },
          1});
-    knobs.push_back({"elements updated at a time",
-                     [](const TrainSettings& s) { return s.optimizer_tile; },
-                     [](TrainSettings& s, std::int64_t n) { s.optimizer_tile = n; },
-                     kLeastElements});
+    knobs.push_back(
+        {"elements updated at a time", [](const TrainSettings& s) { return s.optimizer_tile; },
+         [](TrainSettings& s, std::int64_t n) { s.optimizer_tile = n; }, kLeastElements});
   }
   if (settings.offload.parameters.device == OffloadDevice::nvme) {
     knobs.push_back(

@@ -164,11 +164,13 @@ Engine::~Engine() = default;
 
 /// Within what the host has left beside the inputs that passes keep there.
 void Engine::plan_checkpoints() {
-  std::int64_t room = model_->checkpoint_room();
+  const bool asynchronous = options_.checkpoints.saves_asynchronously;
+  std::int64_t room = model_->checkpoint_room(asynchronous);
   if (options_.sequence_length > 0)
     room -= activation_bytes({settings_.micro_batch, options_.sequence_length}, false).pinned;
-  model_->plan_checkpoints(
-      checkpoint_bytes(*model_, options_.checkpoints, std::max<std::int64_t>(0, room)));
+  const std::int64_t bytes =
+      checkpoint_bytes(*model_, options_.checkpoints, std::max<std::int64_t>(0, room));
+  model_->plan_checkpoints(bytes, asynchronous);
 }
 
 ActivationBytes Engine::activation_bytes(const Shape& shape, bool whole) const {

@@ -100,8 +100,8 @@ void MemoryEstimate::require_within(std::int64_t device_budget, std::int64_t hos
         total(tiers), place,
         concat("the plan needs ", format_bytes(total(tiers)), " of each rank's ", place, " (",
                describe(tiers), "), more than its budget of ", format_bytes(budget),
-               ": raise it to ", budget_of(std::max(named, total(tiers))), " with --", place, "-memory",
-               advice.empty() ? "" : concat(", or need less by ", in_words(advice))));
+               ": raise it to ", budget_of(std::max(named, total(tiers))), " with --", place,
+               "-memory", advice.empty() ? "" : concat(", or need less by ", in_words(advice))));
   };
   require({Tier::device}, device_budget, enough.device, "device", device_advice(habits));
   require(kHostTiers, host_budget, enough.host, "host", host_advice(habits));
@@ -142,8 +142,8 @@ MemoryEstimate estimate_static_memory(const ParamLayout& layout, const BucketPla
   device[Category::optimizer_states] = inputs.state_bytes;  // masters included
   device[Category::norm_workspace] = bytes_of(shards / kernels::kNormBlock, DType::f64) +
                                      StepReporter::exchange_bytes(inputs.ranks);
-  estimate[Tier::pinned][Category::gathered_parameters] =
-      bytes_of(ParameterStore::staging_elements(layout), inputs.parameters.dtype);
+  estimate[Tier::pinned][Category::gathered_parameters] = bytes_of(
+      ParameterStore::staging_elements(layout, inputs.parameters), inputs.parameters.dtype);
   // What the host reads back: all parts of the exchange, and the last loss.
   estimate[Tier::pinned][Category::other] = StepReporter::exchange_bytes(inputs.ranks);
   return estimate;

@@ -54,7 +54,7 @@ struct MemoryEstimate {
 
 /// What only some calls ask for, which is taken when the first of them comes.
 struct LateMemory {
-  std::int64_t buckets = 0;    ///< Device, for windows of more micro-batches than the settings said.
+  std::int64_t buckets = 0;  ///< Device, for windows of more micro-batches than the settings said.
   std::int64_t coalesced = 0;  ///< Device, for whole sums of coalesced micro-batches.
   PerTier<PerCategory<std::int64_t>> exports;  ///< For the host to read or write whole parameters.
 };

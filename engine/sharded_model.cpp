@@ -167,18 +167,27 @@ void ShardedModel::plan_exports() {
   exports_planned_ = true;
 }
 
-std::int64_t ShardedModel::checkpoint_room() const {
-  if (host_budget_ < 0) return std::numeric_limits<std::int64_t>::max();
-  return std::max<std::int64_t>(0, host_budget_ - memory_.total(kHostTiers) + checkpoints_);
+/// Planned for what is over, or does not go on meanwhile: loading, and, where training waits,
+/// exports.
+std::int64_t ShardedModel::spare_bytes(bool asynchronous) const {
+  const std::int64_t staging = ParameterStore::staging_elements(plan_.layout, plan_.parameters);
+  return bytes_of(staging, plan_.dtype()) + (asynchronous ? 0 : export_host_bytes());
 }
 
-void ShardedModel::plan_checkpoints(std::int64_t bytes) {
-  if (bytes <= checkpoints_) return;
+std::int64_t ShardedModel::checkpoint_room(bool asynchronous) const {
+  if (host_budget_ < 0) return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t others = memory_.total(kHostTiers) - checkpoints_ - spare_bytes(asynchronous);
+  return std::max<std::int64_t>(0, host_budget_ - others);
+}
+
+void ShardedModel::plan_checkpoints(std::int64_t bytes, bool asynchronous) {
+  const std::int64_t beside = bytes - spare_bytes(asynchronous);
+  if (beside <= checkpoints_) return;
   MemoryEstimate grown = memory_;
-  grown[Tier::pinned][Category::other] += bytes - checkpoints_;
+  grown[Tier::pinned][Category::other] += beside - checkpoints_;
   grown.require_within(budget_, host_budget_);
   memory_ = grown;
-  checkpoints_ = bytes;
+  checkpoints_ = beside;
 }
 
 void ShardedModel::set_accumulation(std::int64_t micro_batches) {

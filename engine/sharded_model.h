@@ -108,13 +108,17 @@ class ShardedModel final : public ParameterAccess {
   /// The plan's memory with what calls have added to it: for micro-batches that the settings did
   /// not know of, for coalescing.
   const MemoryEstimate& memory() const { return memory_; }
+  /// Bytes of host memory in it for exports.
+  std::int64_t export_host_bytes() const {
+    return options_.exports || exports_planned_ ? plan_.export_host_bytes : 0;
+  }
   const PassPlans& passes() const { return passes_; }
 
   /// Saves and loads take so many pinned bytes of this rank at a time: the most of all that were
   /// told joins memory(). Throws OutOfMemory where the host's budget is smaller.
-  void plan_checkpoints(std::int64_t bytes);
+  void plan_checkpoints(std::int64_t bytes, bool asynchronous);
   /// What the host's budget leaves to them beside the rest; the largest int64 without a budget.
-  std::int64_t checkpoint_room() const;
+  std::int64_t checkpoint_room(bool asynchronous) const;
 
   /// Windows from here on have so many micro-batches: plans them anew. Collective, between windows.
   void set_accumulation(std::int64_t micro_batches);
@@ -206,6 +210,7 @@ class ShardedModel final : public ParameterAccess {
   void plan_late(Category category, std::int64_t& bytes);
   void plan_late(const PerTier<PerCategory<std::int64_t>>& more);
   void plan_exports();
+  std::int64_t spare_bytes(bool asynchronous) const;
   bool may_update_early() const;
   StepOutcome decide(const UpdateInputs& inputs);
   void update(UpdateInputs inputs, const StepOutcome& outcome);

@@ -264,8 +264,14 @@ void plan_exports(ZeroPlan& plan, bool from_the_start) {
   const DType dtype = plan.dtype();
   PerTier<PerCategory<std::int64_t>>& exports = plan.late.exports;
   exports[Tier::device][Category::gathered_parameters] = bytes_of(passing, dtype);
-  exports[Tier::pinned][Category::gathered_parameters] = bytes_of(open_elements(plan) + passing, dtype);
+  // Beside what loading takes, which is over then.
+  exports[Tier::pinned][Category::gathered_parameters] = bytes_of(
+      std::max<std::int64_t>(0, open_elements(plan) + passing -
+                                    ParameterStore::staging_elements(plan.layout, plan.parameters)),
+      dtype);
   exports[Tier::pageable][Category::gathered_parameters] = bytes_of(largest + told, dtype);
+  for (const Tier tier : kHostTiers)
+    plan.export_host_bytes += exports[tier][Category::gathered_parameters];
   if (from_the_start) plan.memory += std::exchange(exports, {});
 }
 
@@ -393,6 +399,7 @@ ZeroPlan plan_zero(const TrainSettings& settings, const OptimizerSetup& setup,
                                settings.offload.checksums};
     plan.parameters.offload.io.rank = mesh.world().rank();
   }
+  plan.parameters.host_holds_states = settings.offload.on();
   plan.gradients = reducer_options(settings, options.reduce_each_micro_batch);
   plan.optimizer = {.tile_elements = settings.optimizer_tile,
                     .parameter_dtype = settings.precision.parameters,

@@ -77,6 +77,7 @@ struct ZeroPlan {
   FetchOptions fetches;                           ///< Without a budget.
   MemoryEstimate memory;  ///< Of what lives as long as the model: no activations, no gathers.
   LateMemory late;        ///< What calls may add to it.
+  std::int64_t export_host_bytes = 0;  ///< Host memory of late.exports, wherever that is.
 
   /// Of all parameters of the model, in order of declaration.
   const ParamLayout& model_layout() const { return pipeline.whole ? *pipeline.whole : layout; }

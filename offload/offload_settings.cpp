@@ -36,13 +36,13 @@ std::string describe(const ParameterOffload& parameters) {
   const std::string text = "shards of parameters";
   if (parameters.device == OffloadDevice::cpu)
     return concat(text, " in ", memory_of(parameters.pin_memory));
-  return concat(text, " on ", drives(parameters.paths), " through ", parameters.buffer_count,
-                " buffers of at most ", format_count(parameters.buffer_elements), " elements of ",
-                memory_of(parameters.pin_memory), "; ",
-                parameters.max_in_cpu == 0
-                    ? "none stay there"
-                    : concat("the first ", format_count(parameters.max_in_cpu),
-                             " elements stay there"));
+  return concat(
+      text, " on ", drives(parameters.paths), " through ", parameters.buffer_count,
+      " buffers of at most ", format_count(parameters.buffer_elements), " elements of ",
+      memory_of(parameters.pin_memory), "; ",
+      parameters.max_in_cpu == 0
+          ? "none stay there"
+          : concat("the first ", format_count(parameters.max_in_cpu), " elements stay there"));
 }
 
 /// A kind of state that goes to drives needs folders on them.

@@ -162,9 +162,9 @@ void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSet
   add(offload.optimizer.device, offload.optimizer.paths, plan.total_on_drives() - parameters);
   add(offload.parameters.device, offload.parameters.paths, parameters);
   for (const auto& [drive, need] : needs)
-    check_free_space(need.folder, need.bytes,
-                     concat("what ", ranks, ranks == 1 ? " rank offloads" : " ranks offload",
-                            " to this drive"));
+    check_free_space(
+        need.folder, need.bytes,
+        concat("what ", ranks, ranks == 1 ? " rank offloads" : " ranks offload", " to this drive"));
 }
 
 void require_address_space(int ranks, int threads) {

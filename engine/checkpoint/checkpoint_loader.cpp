@@ -121,7 +121,7 @@ LoadedCheckpoint load_checkpoint(ShardedModel& model, const SavedState& saved,
   require_goes_with(saved, model, what);
   Communicator& world = model.mesh().world();
   try_together(world, [&] {
-    model.plan_checkpoints(load_bytes(model.plan()));
+    model.plan_checkpoints(load_bytes(model.plan()), false);
     return std::string();
   });
   fail_together(world, [&] { load_state(saved, model, what); });

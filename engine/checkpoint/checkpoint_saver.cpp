@@ -129,13 +129,14 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
     pending->made.emplace(folder, pending->tag);
     return pending->made->writing();
   })[0];
-  const std::int64_t room = model_.checkpoint_room();
+  std::int64_t room = model_.checkpoint_room(options.asynchronous);
   SaveMemory memory =
       StateWriter::plan(model_, options.exclude_frozen_parameters, options.asynchronous, room);
   if (options.asynchronous) {
     const std::vector<std::string> fits = world.exchange(memory.total() <= room ? "it does" : "");
     if (std::find(fits.begin(), fits.end(), "") != fits.end()) {
       pending->options.asynchronous = false;
+      room = model_.checkpoint_room(false);
       memory = StateWriter::plan(model_, options.exclude_frozen_parameters, false, room);
       if (world.rank() == 0)
         log_info("host memory has no room for a copy of the state: training waits for the save");
@@ -144,7 +145,7 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
   pending_ = std::move(pending);
   try {
     try_together(world, [&] {
-      model_.plan_checkpoints(memory.total());
+      model_.plan_checkpoints(memory.total(), pending_->options.asynchronous);
       pending_->writer = std::make_unique<StateWriter>(
           model_, writing, options.exclude_frozen_parameters, memory, std::move(kept_));
       return std::string();

@@ -30,6 +30,8 @@ struct ParameterStoreOptions {
   std::int64_t publish_elements =
       500'000'000;                ///< allgather_bucket_size: updated parameters gathered at a time.
   ShardHomeOptions offload = {};  ///< Of shards, with shard_parameters only.
+  /// States lie in host memory, beside which loading takes little of it.
+  bool host_holds_states = false;
 
   /// Units that are not persistent are whole only while they are used.
   bool fetches(const ParamLayout& layout) const {
@@ -43,8 +45,9 @@ class ParameterStore {
   ParameterStore(Device& device, const ParamLayout& layout, ZeroGroups& groups,
                  const ParameterStoreOptions& options, const RankStreams& streams);
 
-  /// Of pinned memory that load() takes: a small part of a rank's shards.
-  static std::int64_t staging_elements(const ParamLayout& layout);
+  /// Of pinned memory that load() takes while it lasts.
+  static std::int64_t staging_elements(const ParamLayout& layout,
+                                       const ParameterStoreOptions& options);
   /// Fills this rank's shards from `source`, then the whole copies; of the units that `wanted`
   /// takes, if given, the same on all ranks. Collective; blocks the host. Not within a step;
   /// end_step() follows where one has been.

@@ -10,9 +10,9 @@
 namespace zero3d {
 namespace {
 
-constexpr std::int64_t kLoadChunk = 1 << 16;        // elements read or drawn by one task
-// On their way from the source to a shard, of a rank's elements; within bounds.
-constexpr std::int64_t kStagingPart = 64;
+constexpr std::int64_t kLoadChunk = 1 << 16;  // elements read or drawn by one task
+// On their way from the source to a shard.
+constexpr std::int64_t kStagingPart = 64;  // of a rank's elements, beside states in host memory
 constexpr std::int64_t kLeastStaging = 1 << 12;
 constexpr std::int64_t kMostStaging = 1 << 22;
 
@@ -49,20 +49,24 @@ void ParameterStore::settle() noexcept {
   }
 }
 
-std::int64_t ParameterStore::staging_elements(const ParamLayout& layout) {
+std::int64_t ParameterStore::staging_elements(const ParamLayout& layout,
+                                              const ParameterStoreOptions& options) {
   std::int64_t largest = 0, all = 0;
   for (const Unit& unit : layout.units()) {
     largest = std::max(largest, unit.shard);
     all += unit.shard;
   }
-  const std::int64_t part = round_up(all / kStagingPart, kLeastStaging);
-  return std::min(largest, std::clamp(part, kLeastStaging, kMostStaging));
+  const std::int64_t wanted =
+      options.host_holds_states
+          ? std::clamp(round_up(all / kStagingPart, kLeastStaging), kLeastStaging, kMostStaging)
+          : kMostStaging;
+  return std::min(largest, wanted);
 }
 
 void ParameterStore::load_units(const ParameterSource& source,
                                 const std::function<bool(int unit)>& wanted) {
   const Tensor staging(device_.memory(Tier::pinned), compute_, options_.dtype,
-                       Shape{staging_elements(layout_)}, Category::gathered_parameters);
+                       Shape{staging_elements(layout_, options_)}, Category::gathered_parameters);
   for (int unit = 0; unit < layout_.unit_count(); ++unit)
     if (!wanted || wanted(unit)) publish(unit, load_shard(source, unit, staging));
   gather_published();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "loading.h"
+#include "zero3d/ds_config/docs.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
 
@@ -148,6 +149,11 @@ TEST(Offload, RefusesByTheKeyWhatIsOutOfRange) {
       {R"("zero3d": {"nvme_paths": []})", "zero3d.nvme_paths", "expected one folder per drive"},
       {R"("zero3d": {"nvme_paths": "/a"})", "zero3d.nvme_paths", "expected a list of strings"},
       {R"("zero3d": {"nvme_paths": [5]})", "zero3d.nvme_paths", "expected a list of strings"},
+      {R"("zero3d": {"nvme_paths": ["/a", ""]})", "zero3d.nvme_paths", "an empty path names none"},
+      {R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": ""}})",
+       "zero_optimization.offload_param.nvme_path", "an empty path is the folder that the run"},
+      {R"("zero_optimization": {"offload_optimizer": {"device": "cpu", "nvme_path": ""}})",
+       "zero_optimization.offload_optimizer.nvme_path", "name the folder on the drive"},
       {R"("zero3d": {"checksum": true})", "zero3d.checksum", "did you mean \"checksums\"?"},
       {R"("zero3d": [])", "zero3d", "expected an object"},
   };
@@ -159,6 +165,40 @@ TEST(Offload, RefusesByTheKeyWhatIsOutOfRange) {
         << check.errors[0].text();
     EXPECT_GT(check.errors[0].position.line, 0) << fault.members;
   }
+}
+
+/// As DeepSpeed reads `aio`, and ignores a section that it does not know.
+TEST(Offload, NullForASectionIsItsDefaults) {
+  for (const char* section : {"aio", "zero3d"}) {
+    const LoadResult loaded = load(concat("\"", section, "\": null"));
+    EXPECT_TRUE(check_trainable(loaded).ok()) << section;
+    EXPECT_TRUE(loaded.warnings.empty()) << section;
+    EXPECT_EQ(loaded.config.at(section).dump(), load("").config.at(section).dump());
+  }
+}
+
+/// Every bound that settings hold is in the reference.
+TEST(Offload, TheReferenceNamesTheBounds) {
+  const std::string text = config_reference();
+  for (const std::string& bound :
+       {concat("Staging buffers for nvme, 1 to ", OffloadSettings::kMostBuffers, ": shards"),
+        concat("Staging buffers for nvme, 1 to ", OffloadSettings::kMostBuffers, ": tiles"),
+        concat("Requests in flight, at most ", IoOptions::kMostUnderWay),
+        concat("at most ", IoOptions::kMostThreads, ". | yes"),
+        concat("at most ", IoOptions::kMostBlock >> 30, " GiB")})
+    EXPECT_NE(text.find(bound), std::string::npos) << bound;
+}
+
+TEST(Offload, NothingThatIsLeftBehindIsSaidToBe) {
+  OffloadSettings offload;
+  offload.parameters.device = offload.optimizer.device = OffloadDevice::nvme;
+  offload.parameters.paths = offload.optimizer.paths = {"/a"};
+  offload.parameters.max_in_cpu = 0;
+  offload.optimizer.ratio = 0;
+  const std::vector<std::string> lines = describe_offload(offload);
+  EXPECT_EQ(lines[0],
+            "of masters, moments and gradients nothing (a ratio of 0): all stay on the device");
+  EXPECT_NE(lines[1].find("; none stay there"), std::string::npos) << lines[1];
 }
 
 TEST(Offload, SuperOffloadIsAMatterOfStage3) {

@@ -22,7 +22,7 @@ struct Budgets {
 
 RunOptions within(const Budgets& budgets, int ranks, bool knows_sequence = true) {
   RunOptions options = nano_options(wide_model(), ranks, 1);
-  options.exports = false;
+  options.exports = options.collects = false;
   options.budget_bytes = budgets.device;
   options.host_budget_bytes = budgets.host;
   if (knows_sequence) options.engine.sequence_length = kNanoSequence;
@@ -126,8 +126,8 @@ TEST(BudgetFit, ApprovalIsAskedOfTheWholePlan) {
   options.engine.approve_memory = [&](const MemoryEstimate& memory) {
     heard.push_back(memory.total());
   };
-  const RunResult run = run_engine(
-      offloaded(2, 1, OffloadDevice::none, OffloadDevice::none, folder), options);
+  const RunResult run =
+      run_engine(offloaded(2, 1, OffloadDevice::none, OffloadDevice::none, folder), options);
   ASSERT_FALSE(heard.empty());
   EXPECT_EQ(heard.front(), run.estimates[0].total());
 }

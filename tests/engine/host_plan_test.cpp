@@ -17,25 +17,25 @@ struct Doing {
 };
 
 struct HostMemory {
-  std::int64_t planned = 0;   ///< Before the first step.
-  std::int64_t joined = 0;    ///< After the last call.
+  std::int64_t planned = 0;  ///< Before the first step.
+  std::int64_t joined = 0;   ///< After the last call.
   std::int64_t peak = 0;
 };
 
-ModelConfig small_model() {
+/// A plan of a few kilobytes has others than the constant ones.
+ModelConfig small_model(bool offloads) {
   ModelConfig model = nano_gpt2(true);
   model.hidden_size = 64;
   model.head_dim = 16;
   model.intermediate_size = 256;
-  model.vocab_size = 1000;
-  model.layers = 3;
+  model.vocab_size = offloads ? 1000 : 8000;
   return model;
 }
 
 /// `tells`: the engine knows from the start what the run does.
 HostMemory measure(const TrainSettings& settings, int ranks, const Doing& doing, bool tells) {
   const TemporaryFolder folder;
-  RunOptions options = nano_options(small_model(), ranks, 1);
+  RunOptions options = nano_options(small_model(settings.offload.on()), ranks, 1);
   options.exports = tells && doing.exports;
   options.engine.sequence_length = kNanoSequence;
   if (tells) options.engine.checkpoints = {doing.saves, doing.asynchronously, false};
@@ -45,7 +45,7 @@ HostMemory measure(const TrainSettings& settings, int ranks, const Doing& doing,
       return engine.memory_estimate(settings.micro_batch, kNanoSequence).total(kHostTiers);
     };
     const std::int64_t before = planned();
-    for (int step = 0; step < 2; ++step) {
+    for (int step = 0; step < 1; ++step) {
       const TokenBatch batch = options.batch({rank, step, 0});
       const MicroBatch view = batch.view();
       engine.train_batch({&view, 1});
@@ -77,10 +77,12 @@ struct Case {
 std::vector<Case> cases() {
   constexpr OffloadDevice none = OffloadDevice::none, cpu = OffloadDevice::cpu,
                           nvme = OffloadDevice::nvme;
-  return {{0, 1, "", none, none},    {2, 2, kBf16, none, none},   {1, 1, kBf16, cpu, none},
-          {2, 2, "", cpu, none},     {2, 1, kBf16, nvme, none},   {3, 1, kBf16, cpu, cpu},
-          {3, 2, "", cpu, cpu},      {3, 2, kBf16, none, cpu},    {3, 1, kBf16, nvme, nvme},
-          {3, 2, "", nvme, cpu},     {3, 1, kBf16, none, nvme},   {2, 1, kBf16, cpu, none, false},
+  return {{0, 1, "", none, none},      {2, 2, kBf16, none, none},
+          {1, 1, kBf16, cpu, none},    {2, 2, "", cpu, none},
+          {2, 1, kBf16, nvme, none},   {3, 1, kBf16, cpu, cpu},
+          {3, 2, "", cpu, cpu},        {3, 2, kBf16, none, cpu},
+          {3, 1, kBf16, nvme, nvme},   {3, 2, "", nvme, cpu},
+          {3, 1, kBf16, none, nvme},   {2, 1, kBf16, cpu, none, false},
           {3, 1, "", cpu, cpu, false}, {3, 1, kBf16, cpu, none, true, 0.5}};
 }
 
@@ -103,14 +105,11 @@ void expect_honest(std::int64_t planned, std::int64_t peak) {
 }
 
 TEST(HostPlan, IsWithinThreePercentOfThePeak) {
-  const std::vector<Doing> doings = {{}, {.exports = true}, {.saves = true},
-                                     {.saves = true, .asynchronously = true}};
   for (const Case& c : cases()) {
-    for (const Doing& doing : doings) {
+    for (const Doing& doing : {Doing{}, Doing{.exports = true, .saves = true}}) {
       SCOPED_TRACE(concat("stage ", c.stage, ", ranks ", c.ranks, ", ", c.precision, " optimizer ",
                           name_of(c.optimizer), ", parameters ", name_of(c.parameters), ", ratio ",
-                          c.ratio, doing.exports ? ", exports" : "", doing.saves ? ", saves" : "",
-                          doing.asynchronously ? " asynchronously" : ""));
+                          c.ratio, doing.exports ? ", exports and saves" : ""));
       const TemporaryFolder folder;
       const HostMemory told = measure(settings_of(c, folder), c.ranks, doing, true);
       expect_honest(told.planned, told.peak);
@@ -124,7 +123,8 @@ TEST(HostPlan, WhatIsNotToldJoinsWhenItComes) {
   const TrainSettings settings =
       settings_of({3, 2, kBf16, OffloadDevice::cpu, OffloadDevice::cpu}, folder);
   const HostMemory plain = measure(settings, 2, {}, false);
-  for (const Doing& doing : {Doing{.exports = true}, Doing{.saves = true}}) {
+  for (const Doing& doing : {Doing{.exports = true}, Doing{.saves = true},
+                             Doing{.saves = true, .asynchronously = true}}) {
     const HostMemory late = measure(settings, 2, doing, false);
     EXPECT_EQ(late.planned, plain.planned);
     EXPECT_GT(late.joined, late.planned);
@@ -136,7 +136,7 @@ TEST(HostPlan, WhatIsNotToldJoinsWhenItComes) {
 TEST(HostPlan, AnExportGathersEachUnitOnce) {
   TrainSettings settings = settings_for({.stage = 3, .ranks = 2}, {});
   settings.sharding.persistent_parameter = 0;
-  RunOptions options = nano_options(small_model(), 2, 1);
+  RunOptions options = nano_options(small_model(true), 2, 1);
   options.engine.groups = {{[](const ParameterSpec& spec) { return spec.shape.rank() == 1; }, {}}};
   std::vector<CommCounter> counters(2);
   std::vector<int> units(2);

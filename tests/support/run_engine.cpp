@@ -194,7 +194,7 @@ class RankRun {
       shared_.result.estimates[rank()] = engine_->memory_estimate(shape[0], shape[1]);
       if (rank_ == 0) shared_.result.setup_volume = setup;
     }
-    shared_.final_state.add(engine_->model());
+    if (options_.collects) shared_.final_state.add(engine_->model());
   }
 
  private:

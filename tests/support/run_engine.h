@@ -61,8 +61,9 @@ struct RunOptions {
   std::int64_t budget_bytes = TrackingResource::kUnlimited;
   std::int64_t host_budget_bytes = TrackingResource::kUnlimited;
   EngineOptions engine;
-  bool exports = true;  ///< Is in the plan from the start: collecting the state is one.
-  CommWrapper wrap;  ///< Puts decorators around each rank's world.
+  bool exports = true;   ///< Is in the plan from the start: collecting the state is one.
+  bool collects = true;  ///< The state, after the last step.
+  CommWrapper wrap;      ///< Puts decorators around each rank's world.
   std::chrono::milliseconds timeout{20'000};
   std::function<std::unique_ptr<Module>(int rank)> make_module;
   std::function<TokenBatch(const Moment&)> batch;

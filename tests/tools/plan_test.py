@@ -3,6 +3,7 @@
 Usage: plan_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
 import json
 import re
+import shutil
 import time
 
 import support
@@ -24,7 +25,8 @@ class DryRun(support.CommandTest):
         config = self.config(zero_optimization={"stage": 3, "stage3_param_persistence_threshold": 0})
         for more in ({}, {"ranks": 2}, {"ranks": 2, "device_memory": "2MiB"}, {"recompute": 1}):
             with self.subTest(more):
-                run = self.train(config=config, **more)
+                run = self.train(config=config, export=self.folder / "out", **more)
+                shutil.rmtree(self.folder / "out")
                 dry = self.train(config=config, dry_run=True, metrics=self.folder / "metrics.jsonl", export=self.folder / "out",
                                  trace=self.folder / "trace.json", **more)
                 self.assertEqual(plan_lines(dry.stdout), plan_lines(run.stdout))
