@@ -245,7 +245,8 @@ void Engine::accept(std::span<const MicroBatch> batches) {
 /// Ranks that share layers or sequences work on one batch: held to that once, with the first.
 void Engine::require_same_inputs(const MicroBatch& batch) {
   if (std::exchange(compared_inputs_, true)) return;
-  require_same_inputs(batch, Axis::tp, "it shares every layer: give tensor-parallel ranks the same");
+  require_same_inputs(batch, Axis::tp,
+                      "it shares every layer: give tensor-parallel ranks the same");
   require_same_inputs(batch, Axis::sp,
                       "it shares sequences: give ranks of one sp group the same whole");
 }

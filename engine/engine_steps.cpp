@@ -14,8 +14,9 @@ namespace zero3d {
 const Borders& Engine::borders(const Shape& shape, bool whole) const {
   const auto [entry, made] = borders_.try_emplace({shape[0], shape[1], whole});
   if (made)
-    entry->second = borders_of(module_, model_->plan(), tensor_parallel(),
-                               whole ? SequenceParallel() : sequence_parallel(), shape[0], shape[1]);
+    entry->second =
+        borders_of(module_, model_->plan(), tensor_parallel(),
+                   whole ? SequenceParallel() : sequence_parallel(), shape[0], shape[1]);
   return entry->second;
 }
 

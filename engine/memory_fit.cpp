@@ -23,7 +23,8 @@ std::vector<std::string> names_of_blocks(const Module& module) {
 }
 
 SequenceParallel sequence_parallel_of(const TrainSettings& settings, const Mesh& mesh) {
-  const std::int64_t grain = settings.split_rows ? mesh.size(Axis::tp) : 1;  // who shares rows again
+  const std::int64_t grain =
+      settings.split_rows ? mesh.size(Axis::tp) : 1;  // who shares rows again
   return {mesh.rank(Axis::sp), mesh.size(Axis::sp), nullptr, grain};
 }
 
