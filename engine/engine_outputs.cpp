@@ -84,8 +84,9 @@ std::vector<float> Engine::next_logits(std::span<const std::int32_t> tokens) {
   // Planned as a training batch would be, which has rows for every rank. Samples of any length are
   // not cut: ranks of sp all do the same.
   const bool whole = mesh_.size(Axis::sp) > 1;
-  plan_for({1, settings_.split_rows ? round_up<std::int64_t>(length, mesh_.size(Axis::tp)) : length},
-           whole);
+  plan_for(
+      {1, settings_.split_rows ? round_up<std::int64_t>(length, mesh_.size(Axis::tp)) : length},
+      whole);
   const Pause pause(mesh_.world(), *model_, last_step_end_ns_);
   const ConstView view(reinterpret_cast<const std::byte*>(tokens.data()), DType::i32,
                        Shape{1, length});

@@ -115,7 +115,8 @@ class ShardedModel final : public ParameterAccess {
   const PassPlans& passes() const { return passes_; }
 
   /// Saves and loads take so many pinned bytes of this rank at a time: the most of all that were
-  /// told joins memory(). Throws OutOfMemory where the host's budget is smaller.
+  /// told joins memory(), beside what is planned for loading the model and, where training waits,
+  /// for exports. Throws OutOfMemory where the host's budget is smaller.
   void plan_checkpoints(std::int64_t bytes, bool asynchronous);
   /// What the host's budget leaves to them beside the rest; the largest int64 without a budget.
   std::int64_t checkpoint_room(bool asynchronous) const;

@@ -171,8 +171,8 @@ Norm declare_rms_norm(ParameterList& parameters, const std::string& prefix, std:
 void Dropout::apply(BlockContext& context, const ConstView& x, const ConstView& residual,
                     const View& y) const {
   const std::int64_t rows = x.shape()[1];
-  kernels::dropout(context.stream(), x, p, key(context), {rows, context.first_row(rows)},
-                   residual, y);
+  kernels::dropout(context.stream(), x, p, key(context), {rows, context.first_row(rows)}, residual,
+                   y);
 }
 
 }  // namespace zero3d

@@ -41,7 +41,8 @@ enum Slot : std::size_t {
   kSlots
 };
 
-/// Of samples as parallel regions see them: whole, or where ranks share sequences, this rank's part.
+/// Of samples as parallel regions see them: whole, or where ranks share sequences, this rank's
+/// part.
 struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t seq = 0;

@@ -118,6 +118,33 @@ TEST(SequenceParallel, GoesOnFromACheckpointOfAnyMesh) {
               close(expected, train_steps(model, one, 3, 4, other.path().string()), kClose));
 }
 
+/// Updates at two paces: what is chosen is each rank's own, and with no delay nothing differs.
+TEST(SequenceParallel, UpdatesMayBeDelayed) {
+  ModelConfig model = nano_gpt2(false);  // of several blocks a matrix
+  model.hidden_size = 64;
+  model.head_dim = 16;
+  model.intermediate_size = 256;
+  const SequenceRun run{.sp = 2, .dp = 2, .stage = 2, .steps = 4};
+  const auto train_with = [&](const DelayedUpdateSettings& delayed, int stage) {
+    SequenceRun staged = run;
+    staged.stage = stage;
+    RunOptions options = options_of(model, staged);
+    TrainSettings settings = settings_of(json_of(staged), options.ranks);
+    settings.offload.optimizer.device = OffloadDevice::cpu;
+    settings.delayed_updates = delayed;
+    options.after = [](Engine& engine, int) { engine.flush_updates(); };
+    return run_engine(settings, options);
+  };
+  const RunResult plain = train_with({}, 2);
+  EXPECT_TRUE(
+      same_bits(plain, train_with({.update_every = 1, .share = 0.3, .select_every = 1}, 2)));
+  const DelayedUpdateSettings late{
+      .update_every = 2, .share = 0.3, .select_every = 2, .overlap = true};
+  const RunResult delayed = train_with(late, 2);
+  EXPECT_FALSE(same_bits(plain, delayed)) << "nothing waits";
+  EXPECT_TRUE(same_bits(delayed, train_with(late, 3)));
+}
+
 TEST(SequenceParallel, WhatTravelsIsWhatTheFormulaSays) {
   for (const std::size_t family : {0, 4}) {
     ModelConfig model = nano_families()[family];
