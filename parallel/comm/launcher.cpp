@@ -41,17 +41,15 @@ int told_local_rank() {
   return -1;
 }
 
-/// A name that no other machine has: two may bear one host name, and containers of one machine,
-/// with GPUs of their own, run on one system.
-std::string machine() {
+}  // namespace
+
+std::string machine_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return concat(name, " ", boot);
 }
-
-}  // namespace
 
 std::optional<LaunchPromise> launch_promise() {
   for (const auto& [launcher, variable] :
@@ -94,7 +92,7 @@ int local_rank(std::span<const RankPlace> ranks, int rank) {
 
 int local_rank(Communicator& world) {
   std::vector<RankPlace> ranks;
-  for (const std::string& value : world.exchange(concat(told_local_rank(), " ", machine()))) {
+  for (const std::string& value : world.exchange(concat(told_local_rank(), " ", machine_name()))) {
     const std::size_t space = value.find(' ');
     ranks.push_back({value.substr(space + 1), std::stoi(value.substr(0, space))});
   }

@@ -35,6 +35,10 @@ std::string broken_promise(const std::optional<LaunchPromise>& promise, int rank
 /// host-blocking, like exchange().
 int local_rank(Communicator& world);
 
+/// A name that no other machine has: two may bear one host name, and containers of one machine,
+/// with GPUs of their own, run on one system.
+std::string machine_name();
+
 /// What a rank of local_rank() tells the others, and what its place is among what all told.
 struct RankPlace {
   std::string machine;
