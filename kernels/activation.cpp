@@ -3,6 +3,7 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/activation.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 namespace {
@@ -27,7 +28,7 @@ void gated_forward(Stream& stream, const char* what, GateFunction function,
   GatedArgs args = gated_args(what, function, y, gate, up);
   args.y = y.data();
   dispatch(stream, what, {reads(gate.matrix), reads(up.matrix), writes(y)},
-           {.cpu = cpu::gated_forward}, args);
+           {.cpu = cpu::gated_forward, .cuda = cuda::gated_forward}, args);
 }
 
 void gated_backward(Stream& stream, const char* what, GateFunction function, const ConstView& dy,
@@ -42,7 +43,7 @@ void gated_backward(Stream& stream, const char* what, GateFunction function, con
   dispatch(
       stream, what,
       {reads(dy), reads(gate.matrix), reads(up.matrix), writes(dgate.matrix), writes(dup.matrix)},
-      {.cpu = cpu::gated_backward}, args);
+      {.cpu = cpu::gated_backward, .cuda = cuda::gated_backward}, args);
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ void gelu_forward(Stream& stream, const ConstView& x, const View& y) {
   require_float(kWhat, "x", x);
   require_like(kWhat, "y", y, x);
   const GeluArgs args{x.dtype(), x.numel(), x.data(), nullptr, y.data()};
-  dispatch(stream, kWhat, {reads(x), writes(y)}, {.cpu = cpu::gelu}, args);
+  dispatch(stream, kWhat, {reads(x), writes(y)}, {.cpu = cpu::gelu, .cuda = cuda::gelu}, args);
 }
 
 void gelu_backward(Stream& stream, const ConstView& dy, const ConstView& x, const View& dx) {
@@ -61,7 +62,8 @@ void gelu_backward(Stream& stream, const ConstView& dy, const ConstView& x, cons
   require_like(kWhat, "dy", dy, x);
   require_like(kWhat, "dx", dx, x);
   const GeluArgs args{x.dtype(), x.numel(), x.data(), dy.data(), dx.data()};
-  dispatch(stream, kWhat, {reads(dy), reads(x), writes(dx)}, {.cpu = cpu::gelu}, args);
+  dispatch(stream, kWhat, {reads(dy), reads(x), writes(dx)}, {.cpu = cpu::gelu, .cuda = cuda::gelu},
+           args);
 }
 
 void swiglu_forward(Stream& stream, const ConstColumns& gate, const ConstColumns& up,
@@ -105,7 +107,8 @@ void dropout(Stream& stream, const ConstView& x, float p, const RandomKey& key,
   args.x = x.data();
   args.residual = residual.data();
   args.y = y.data();
-  dispatch(stream, kWhat, {reads(x), reads(residual), writes(y)}, {.cpu = cpu::dropout}, args);
+  dispatch(stream, kWhat, {reads(x), reads(residual), writes(y)},
+           {.cpu = cpu::dropout, .cuda = cuda::dropout}, args);
 }
 
 }  // namespace zero3d::kernels

@@ -1,8 +1,11 @@
 // Arguments of attention and rope, checked and handed to the back end.
 #include "zero3d/kernels/attention.h"
 
+#include <algorithm>
+
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/attention.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 namespace {
@@ -59,7 +62,7 @@ void attention_forward(Stream& stream, const AttentionShape& shape, const ConstC
   args.lse = lse.as<float>();
   dispatch(stream, kWhat,
            {reads(q.matrix), reads(k.matrix), reads(v.matrix), writes(out.matrix), writes(lse)},
-           {.cpu = cpu::attention_forward}, args);
+           {.cpu = cpu::attention_forward, .cuda = cuda::attention_forward}, args);
 }
 
 void attention_backward(Stream& stream, const AttentionShape& shape, const ConstColumns& dout,
@@ -94,13 +97,15 @@ void attention_backward(Stream& stream, const AttentionShape& shape, const Const
       stream, kWhat,
       {reads(dout.matrix), reads(q.matrix), reads(k.matrix), reads(v.matrix), reads(out.matrix),
        reads(lse), writes(dq.matrix), writes(dk.matrix), writes(dv.matrix), writes(scratch)},
-      {.cpu = cpu::attention_backward}, args);
+      {.cpu = cpu::attention_backward, .cuda = cuda::attention_backward}, args);
 }
 
 std::int64_t attention_backward_scratch(const AttentionShape& shape) {
   require_shape("attention_backward_scratch", shape);
-  return cpu::attention_scratch(shape.batch, shape.seq, shape.heads, shape.kv_heads,
-                                shape.head_dim);
+  // What the GPU's body needs is less unless a key/value head has very many query heads.
+  return std::max(
+      cpu::attention_scratch(shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim),
+      shape.batch * shape.heads * shape.seq);
 }
 
 void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t head_dim,
@@ -129,7 +134,8 @@ void rope(Stream& stream, const Columns& x, const SampleRows& seq, std::int64_t 
   args.inverse_frequencies.assign(inverse_frequencies.begin(), inverse_frequencies.end());
   args.attention_scaling = attention_scaling;
   args.inverse = inverse;
-  dispatch(stream, kWhat, {writes(x.matrix)}, {.cpu = cpu::rope}, std::move(args));
+  dispatch(stream, kWhat, {writes(x.matrix)}, {.cpu = cpu::rope, .cuda = cuda::rope},
+           std::move(args));
 }
 
 }  // namespace zero3d::kernels

@@ -1,13 +1,24 @@
 // The switch between back ends and the checks that kernels share.
 #include "zero3d/kernels/dispatch.h"
 
+#include <memory>
+
+#include "zero3d/device/cuda/cuda_stream.h"
+
 namespace zero3d::kernels {
 
-void throw_no_body(const Stream& stream, const char* what) {
-  throw_invalid(concat(what, ": stream ", stream.name(), " belongs to ",
-                       stream.device().description(),
-                       ", but this build has kernels for CPU devices only; create the stream on a "
-                       "device of make_cpu_device"));
+void enqueue_on_gpu(Stream& stream, const char* what, std::span<const Access> accesses,
+                    std::function<void(cuda::NativeStream)> body,
+                    std::function<void(const cuda::BadElement&)> refuse) {
+  if (!refuse) return enqueue_cuda(stream, what, accesses, std::move(body));
+  const auto copy = std::make_shared<const std::uint64_t*>(nullptr);
+  enqueue_cuda(stream, what, accesses, [body = std::move(body), copy](cuda::NativeStream native) {
+    body(native);
+    *copy = cuda::state_of(native).copy_bad_word();
+  });
+  stream.host_task(what, {}, [copy, refuse = std::move(refuse)] {
+    if (**copy != cuda::kNoBadElement) refuse(cuda::bad_element(**copy));
+  });
 }
 
 std::string describe(const char* name, const ConstView& view) {

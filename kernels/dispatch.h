@@ -3,6 +3,7 @@
 // (kernels/args), then dispatches: the back end's body runs later, in the stream's order.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -12,19 +13,26 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/view.h"
 #include "zero3d/device/device.h"
+#include "zero3d/kernels/cuda/stream_state.h"
 
 namespace zero3d::kernels {
 
 /// One kernel's bodies, one per back end.
 template <typename Args>
 struct Bodies {
-  void (*cpu)(const Args&) = nullptr;  ///< Runs as a task of the stream.
+  void (*cpu)(const Args&) = nullptr;                       ///< Runs as a task of the stream.
+  void (*cuda)(const Args&, cuda::NativeStream) = nullptr;  ///< Enqueues.
+  /// Throws for an element that a GPU's body found out of range; null: its body looks for none.
+  void (*refuse)(const Args&, const cuda::BadElement&) = nullptr;
 };
 
-[[noreturn]] void throw_no_body(const Stream& stream, const char* what);
+/// Enqueues a GPU's body; `refuse`, where given, runs on the host after it and fails the stream if
+/// the body found an element out of range. The host then waits for the GPU in the stream's thread.
+void enqueue_on_gpu(Stream& stream, const char* what, std::span<const Access> accesses,
+                    std::function<void(cuda::NativeStream)> body,
+                    std::function<void(const cuda::BadElement&)> refuse);
 
-/// Enqueues the body for the stream's device; a dry run drops it. Throws Error(kInvalid) for a
-/// device kind that this build has no kernels for.
+/// Enqueues the body for the stream's kind; a dry run drops it.
 template <typename Args>
 void dispatch(Stream& stream, const char* what, std::span<const Access> accesses,
               const Bodies<std::type_identity_t<Args>>& bodies, Args args) {
@@ -35,10 +43,19 @@ void dispatch(Stream& stream, const char* what, std::span<const Access> accesses
     case DeviceKind::meta:  // to be seen by who watches
       stream.launch(what, accesses, {});
       return;
-    case DeviceKind::cuda:
-      break;
+    case DeviceKind::cuda: {
+      std::function<void(const cuda::BadElement&)> refuse;
+      if (bodies.refuse != nullptr)
+        refuse = [refuse = bodies.refuse, args](const cuda::BadElement& bad) { refuse(args, bad); };
+      enqueue_on_gpu(
+          stream, what, accesses,
+          [body = bodies.cuda, args = std::move(args)](cuda::NativeStream native) {
+            body(args, native);
+          },
+          std::move(refuse));
+      return;
+    }
   }
-  throw_no_body(stream, what);
 }
 template <typename Args>
 void dispatch(Stream& stream, const char* what, std::initializer_list<Access> accesses,

@@ -6,6 +6,7 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/elementwise.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 namespace {
@@ -20,12 +21,13 @@ PairArgs pair_args(const char* what, const ConstView& src, const View& dst) {
 }  // namespace
 
 void convert(Stream& stream, const ConstView& src, const View& dst) {
-  dispatch(stream, "convert", {reads(src), writes(dst)}, {.cpu = cpu::convert},
-           pair_args("convert", src, dst));
+  dispatch(stream, "convert", {reads(src), writes(dst)},
+           {.cpu = cpu::convert, .cuda = cuda::convert}, pair_args("convert", src, dst));
 }
 
 void add(Stream& stream, const ConstView& src, const View& dst) {
-  dispatch(stream, "add", {reads(src), writes(dst)}, {.cpu = cpu::add}, pair_args("add", src, dst));
+  dispatch(stream, "add", {reads(src), writes(dst)}, {.cpu = cpu::add, .cuda = cuda::add},
+           pair_args("add", src, dst));
 }
 
 void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst) {
@@ -37,8 +39,8 @@ void copy_columns(Stream& stream, const ConstColumns& src, const Columns& dst) {
   const CopyColumnsArgs args{rows_of(src), rows_of(dst), rows,
                              src.count * static_cast<std::int64_t>(size_of(dtype)),
                              static_cast<std::int64_t>(size_of(dtype))};
-  dispatch(stream, kWhat, {reads(src.matrix), writes(dst.matrix)}, {.cpu = cpu::copy_columns},
-           args);
+  dispatch(stream, kWhat, {reads(src.matrix), writes(dst.matrix)},
+           {.cpu = cpu::copy_columns, .cuda = cuda::copy_columns}, args);
 }
 
 void sum_columns(Stream& stream, std::span<const ConstColumns> parts, const Columns& dst) {
@@ -61,20 +63,21 @@ void sum_columns(Stream& stream, std::span<const ConstColumns> parts, const Colu
 }
 
 void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst) {
-  dispatch(stream, "add_scaled", {reads(src), writes(dst)}, {.cpu = cpu::add_scaled},
+  dispatch(stream, "add_scaled", {reads(src), writes(dst)},
+           {.cpu = cpu::add_scaled, .cuda = cuda::add_scaled},
            AddScaledArgs{pair_args("add_scaled", src, dst), factor});
 }
 
 void scale(Stream& stream, const View& x, float factor) {
   require_float("scale", "x", x);
   const ScaleArgs args{x.data(), x.dtype(), x.numel(), factor};
-  dispatch(stream, "scale", {writes(x)}, {.cpu = cpu::scale}, args);
+  dispatch(stream, "scale", {writes(x)}, {.cpu = cpu::scale, .cuda = cuda::scale}, args);
 }
 
 void fill(Stream& stream, const View& x, float value) {
   require_float("fill", "x", x);
   const ScaleArgs args{x.data(), x.dtype(), x.numel(), value};
-  dispatch(stream, "fill", {writes(x)}, {.cpu = cpu::fill}, args);
+  dispatch(stream, "fill", {writes(x)}, {.cpu = cpu::fill, .cuda = cuda::fill}, args);
 }
 
 void square_sums(Stream& stream, const ConstView& x, const View& sums) {
@@ -82,7 +85,8 @@ void square_sums(Stream& stream, const ConstView& x, const View& sums) {
   const std::int64_t blocks = (x.numel() + kNormBlock - 1) / kNormBlock;
   require_elements("square_sums", "sums (one per 1024 elements of x)", sums, DType::f64, blocks);
   const SquareSumsArgs args{x.data(), x.dtype(), x.numel(), sums.as<double>()};
-  dispatch(stream, "square_sums", {reads(x), writes(sums)}, {.cpu = cpu::square_sums}, args);
+  dispatch(stream, "square_sums", {reads(x), writes(sums)},
+           {.cpu = cpu::square_sums, .cuda = cuda::square_sums}, args);
 }
 
 }  // namespace zero3d::kernels

@@ -3,8 +3,17 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/embedding.h"
+#include "zero3d/kernels/cuda/bodies.h"
+#include "zero3d/kernels/out_of_range.h"
 
 namespace zero3d::kernels {
+namespace {
+
+void refuse_token(const EmbeddingArgs& args, const cuda::BadElement& bad) {
+  throw_bad_token("embedding_forward", args.part.total, bad.row, bad.value);
+}
+
+}  // namespace
 
 void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView& table,
                        const ConstView& positions, const View& out, const VocabularyPart& part,
@@ -33,7 +42,8 @@ void embedding_forward(Stream& stream, const ConstView& tokens, const ConstView&
   args.positions = positions.data();
   args.out = out.data();
   dispatch(stream, kWhat, {reads(tokens), reads(table), reads(positions), writes(out)},
-           {.cpu = cpu::embedding_forward}, args);
+           {.cpu = cpu::embedding_forward, .cuda = cuda::embedding_forward, .refuse = refuse_token},
+           args);
 }
 
 void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView& dout,
@@ -58,7 +68,7 @@ void embedding_backward(Stream& stream, const ConstView& tokens, const ConstView
   args.dtable = dtable.data();
   args.accumulate = accumulate;
   dispatch(stream, kWhat, {reads(tokens), reads(dout), writes(dtable)},
-           {.cpu = cpu::embedding_backward}, args);
+           {.cpu = cpu::embedding_backward, .cuda = cuda::embedding_backward}, args);
 }
 
 void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
@@ -80,7 +90,8 @@ void position_backward(Stream& stream, const ConstView& dout, std::int64_t seq,
   args.table_dtype = dpositions.dtype();
   args.dtable = dpositions.data();
   args.accumulate = accumulate;
-  dispatch(stream, kWhat, {reads(dout), writes(dpositions)}, {.cpu = cpu::position_backward}, args);
+  dispatch(stream, kWhat, {reads(dout), writes(dpositions)},
+           {.cpu = cpu::position_backward, .cuda = cuda::position_backward}, args);
 }
 
 }  // namespace zero3d::kernels

@@ -3,6 +3,7 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/exact_sums.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 
@@ -27,7 +28,7 @@ void exact_sums(Stream& stream, const ConstView& values, std::span<const SumRang
   args.sums = reinterpret_cast<ExactSum*>(sums.data());
   args.bad_range = bad_range.defined() ? bad_range.as<std::int64_t>() : nullptr;
   dispatch(stream, kWhat, {reads(values), writes(sums), writes(bad_range)},
-           {.cpu = cpu::exact_sums}, std::move(args));
+           {.cpu = cpu::exact_sums, .cuda = cuda::exact_sums}, std::move(args));
 }
 
 void exact_totals(Stream& stream, const ConstView& sums, std::int64_t parts, const View& values) {
@@ -36,7 +37,8 @@ void exact_totals(Stream& stream, const ConstView& sums, std::int64_t parts, con
   require_elements(kWhat, "sums", sums, DType::u8, parts * values.numel() * kSumBytes);
   const ExactTotalsArgs args{reinterpret_cast<const ExactSum*>(sums.data()), parts, values.numel(),
                              values.as<double>()};
-  dispatch(stream, kWhat, {reads(sums), writes(values)}, {.cpu = cpu::exact_totals}, args);
+  dispatch(stream, kWhat, {reads(sums), writes(values)},
+           {.cpu = cpu::exact_totals, .cuda = cuda::exact_totals}, args);
 }
 
 }  // namespace zero3d::kernels

@@ -4,6 +4,7 @@
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/gemm.h"
 #include "zero3d/kernels/cpu/tile_product.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 namespace {
@@ -69,7 +70,7 @@ GemmArgs checked(const Gemm& g) {
 
 void gemm(Stream& stream, const Gemm& g) {
   dispatch(stream, g.what, {reads(g.a), reads(g.b), reads(g.bias), reads(g.residual), writes(g.c)},
-           {.cpu = cpu::gemm}, checked(g));
+           {.cpu = cpu::gemm, .cuda = cuda::gemm}, checked(g));
 }
 
 void column_sums(Stream& stream, const ConstView& x, const View& out, bool accumulate,
@@ -84,7 +85,8 @@ void column_sums(Stream& stream, const ConstView& x, const View& out, bool accum
   ColumnSumsArgs args{
       matrix(x, shape.last()), shape.rows(), {out.data(), out.dtype(), count}, accumulate};
   args.x.data = args.x.at(0, first);
-  dispatch(stream, "column_sums", {reads(x), writes(out)}, {.cpu = cpu::column_sums}, args);
+  dispatch(stream, "column_sums", {reads(x), writes(out)},
+           {.cpu = cpu::column_sums, .cuda = cuda::column_sums}, args);
 }
 
 const char* gemm_bf16_path() { return cpu::bf16_path(); }

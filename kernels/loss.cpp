@@ -3,8 +3,20 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/loss.h"
+#include "zero3d/kernels/cuda/bodies.h"
+#include "zero3d/kernels/out_of_range.h"
 
 namespace zero3d::kernels {
+namespace {
+
+void refuse_target(const CrossEntropyArgs& args, const cuda::BadElement& bad) {
+  throw_bad_target(args.vocabulary, bad.row, bad.value, kIgnoreTarget);
+}
+void refuse_target_of_part(const CrossEntropyPartArgs& args, const cuda::BadElement& bad) {
+  throw_bad_target(args.part.total, bad.row, bad.value, kIgnoreTarget);
+}
+
+}  // namespace
 
 void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstView& targets,
                            const View& lse, const View& loss) {
@@ -22,7 +34,10 @@ void cross_entropy_forward(Stream& stream, const ConstView& logits, const ConstV
   args.lse = lse.as<float>();
   args.loss = loss.as<float>();
   dispatch(stream, kWhat, {reads(logits), reads(targets), writes(lse), writes(loss)},
-           {.cpu = cpu::cross_entropy_forward}, args);
+           {.cpu = cpu::cross_entropy_forward,
+            .cuda = cuda::cross_entropy_forward,
+            .refuse = refuse_target},
+           args);
 }
 
 void cross_entropy_statistics(Stream& stream, const ConstView& logits, const ConstView& targets,
@@ -42,7 +57,10 @@ void cross_entropy_statistics(Stream& stream, const ConstView& logits, const Con
   args.continues = how == Statistics::go_on;
   args.statistics = statistics.as<float>();
   dispatch(stream, kWhat, {reads(logits), reads(targets), writes(statistics)},
-           {.cpu = cpu::cross_entropy_statistics}, args);
+           {.cpu = cpu::cross_entropy_statistics,
+            .cuda = cuda::cross_entropy_statistics,
+            .refuse = refuse_target_of_part},
+           args);
 }
 
 void cross_entropy_join(Stream& stream, const ConstView& statistics, const ConstView& targets,
@@ -60,7 +78,7 @@ void cross_entropy_join(Stream& stream, const ConstView& statistics, const Const
   args.lse = lse.as<float>();
   args.loss = loss.as<float>();
   dispatch(stream, kWhat, {reads(statistics), reads(targets), writes(lse), writes(loss)},
-           {.cpu = cpu::cross_entropy_join}, args);
+           {.cpu = cpu::cross_entropy_join, .cuda = cuda::cross_entropy_join}, args);
 }
 
 void cross_entropy_backward(Stream& stream, const View& logits, const ConstView& targets,
@@ -84,7 +102,7 @@ void cross_entropy_backward(Stream& stream, const View& logits, const ConstView&
   args.loss = loss.as<float>();
   args.seed = seed.as<float>();
   dispatch(stream, kWhat, {reads(targets), reads(lse), reads(loss), reads(seed), writes(logits)},
-           {.cpu = cpu::cross_entropy_backward}, args);
+           {.cpu = cpu::cross_entropy_backward, .cuda = cuda::cross_entropy_backward}, args);
 }
 
 void add_mean_loss(Stream& stream, const ConstView& loss, const View& means, bool accumulate) {
@@ -92,7 +110,8 @@ void add_mean_loss(Stream& stream, const ConstView& loss, const View& means, boo
   require_elements(kWhat, "loss", loss, DType::f32, 2);
   require_elements(kWhat, "means", means, DType::f64, 2);
   const MeanLossArgs args{loss.as<float>(), means.as<double>(), accumulate};
-  dispatch(stream, kWhat, {reads(loss), writes(means)}, {.cpu = cpu::add_mean_loss}, args);
+  dispatch(stream, kWhat, {reads(loss), writes(means)},
+           {.cpu = cpu::add_mean_loss, .cuda = cuda::add_mean_loss}, args);
 }
 
 }  // namespace zero3d::kernels

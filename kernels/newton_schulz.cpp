@@ -3,6 +3,7 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/newton_schulz.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 
@@ -13,7 +14,8 @@ void matrix_polynomial(Stream& stream, const ConstView& x, const View& y, float 
   require_elements(kWhat, "x", x, DType::f32, rows * rows);
   require_elements(kWhat, "y", y, DType::f32, rows * rows);
   const PolynomialArgs args{x.as<float>(), y.as<float>(), rows, a, b, c};
-  dispatch(stream, kWhat, {reads(x), writes(y)}, {.cpu = cpu::matrix_polynomial}, args);
+  dispatch(stream, kWhat, {reads(x), writes(y)},
+           {.cpu = cpu::matrix_polynomial, .cuda = cuda::matrix_polynomial}, args);
 }
 
 void rescale(Stream& stream, const ConstView& from, const View& to, float scale, bool normalise) {
@@ -21,7 +23,8 @@ void rescale(Stream& stream, const ConstView& from, const View& to, float scale,
   require_elements(kWhat, "from", from, DType::f32, from.numel());
   require_elements(kWhat, "to", to, DType::f32, from.numel());
   const RescaleArgs args{from.as<float>(), to.as<float>(), from.numel(), scale, normalise};
-  dispatch(stream, kWhat, {reads(from), writes(to)}, {.cpu = cpu::rescale}, args);
+  dispatch(stream, kWhat, {reads(from), writes(to)}, {.cpu = cpu::rescale, .cuda = cuda::rescale},
+           args);
 }
 
 }  // namespace zero3d::kernels

@@ -3,6 +3,7 @@
 
 #include "zero3d/kernels/arguments.h"
 #include "zero3d/kernels/cpu/norm.h"
+#include "zero3d/kernels/cuda/bodies.h"
 
 namespace zero3d::kernels {
 namespace {
@@ -46,7 +47,7 @@ void forward(Stream& stream, const char* what, Kind kind, const ConstView& x,
   args.rstd = rstd.defined() ? rstd.as<float>() : nullptr;
   dispatch(stream, what,
            {reads(x), reads(weight), reads(bias), writes(y), writes(mean), writes(rstd)},
-           {.cpu = cpu::norm_forward}, args);
+           {.cpu = cpu::norm_forward, .cuda = cuda::norm_forward}, args);
 }
 
 void backward_input(Stream& stream, const char* what, Kind kind, const ConstView& dy,
@@ -70,7 +71,7 @@ void backward_input(Stream& stream, const char* what, Kind kind, const ConstView
   dispatch(
       stream, what,
       {reads(dy), reads(x), reads(weight), reads(mean), reads(rstd), reads(residual), writes(dx)},
-      {.cpu = cpu::norm_backward_input}, args);
+      {.cpu = cpu::norm_backward_input, .cuda = cuda::norm_backward_input}, args);
 }
 
 void backward_weight(Stream& stream, const char* what, Kind kind, const ConstView& dy,
@@ -96,7 +97,7 @@ void backward_weight(Stream& stream, const char* what, Kind kind, const ConstVie
   args.accumulate = accumulate;
   dispatch(stream, what,
            {reads(dy), reads(x), reads(mean), reads(rstd), writes(dweight), writes(dbias)},
-           {.cpu = cpu::norm_backward_weight}, args);
+           {.cpu = cpu::norm_backward_weight, .cuda = cuda::norm_backward_weight}, args);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/kernels/cpu/optimizer.h"
+#include "zero3d/kernels/cuda/bodies.h"
 #include "zero3d/kernels/dispatch.h"
 
 namespace zero3d::kernels {
@@ -81,7 +82,8 @@ template <typename Constants>
 void launch(Stream& stream, const char* what, const Touched& touched, Slices slices,
             std::span<const View> outputs, const Constants& constants, Isa isa) {
   Checked all = checked(touched, slices, outputs);
-  dispatch(stream, what, std::span<const Access>(all.accesses), {.cpu = cpu::update<Constants>},
+  dispatch(stream, what, std::span<const Access>(all.accesses),
+           {.cpu = cpu::update<Constants>, .cuda = cuda::update<Constants>},
            UpdateArgs<Constants>{std::move(all.arrays), constants, isa});
 }
 
@@ -147,8 +149,8 @@ void lamb_step(Stream& stream, Slices slices, std::span<const ConstView> norms,
     args.squares.push_back(pair.as<double>());
     all.accesses.push_back(reads(pair));
   }
-  dispatch(stream, "lamb step", std::span<const Access>(all.accesses), {.cpu = cpu::lamb_step},
-           std::move(args));
+  dispatch(stream, "lamb step", std::span<const Access>(all.accesses),
+           {.cpu = cpu::lamb_step, .cuda = cuda::lamb_step}, std::move(args));
 }
 
 }  // namespace zero3d::kernels

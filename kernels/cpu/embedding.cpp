@@ -6,10 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "zero3d/core/error.h"
-#include "zero3d/core/text.h"
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
+#include "zero3d/kernels/out_of_range.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/embedding.cpp"
@@ -101,9 +100,7 @@ void check_tokens(const char* what, const std::int32_t* tokens, std::int64_t row
                   std::int64_t vocabulary) {
   for (std::int64_t row = 0; row < rows; ++row)
     if (tokens[row] < 0 || tokens[row] >= vocabulary)
-      throw_invalid(concat(what, ": expected tokens in [0, ", vocabulary,
-                           "), the vocabulary, but token ", row, " is ", tokens[row],
-                           "; is the data made for another vocabulary?"));
+      throw_bad_token(what, vocabulary, row, tokens[row]);
 }
 
 void zero_rows(const EmbeddingGradientArgs& args, std::int64_t first, std::int64_t count) {

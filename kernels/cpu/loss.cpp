@@ -7,11 +7,10 @@
 #include <limits>
 #include <vector>
 
-#include "zero3d/core/error.h"
-#include "zero3d/core/text.h"
 #include "zero3d/device/parallel.h"
 #include "zero3d/kernels/cpu/simd_targets.h"
 #include "zero3d/kernels/loss.h"
+#include "zero3d/kernels/out_of_range.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero3d/kernels/cpu/loss.cpp"
@@ -151,8 +150,7 @@ void check_targets(const std::int32_t* targets, std::int64_t rows, std::int64_t 
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int32_t target = targets[row];
     if (target != kIgnoreTarget && (target < 0 || target >= vocabulary))
-      throw_invalid(concat("cross_entropy_forward: expected targets in [0, ", vocabulary, ") or ",
-                           kIgnoreTarget, " (ignored), but target ", row, " is ", target));
+      throw_bad_target(vocabulary, row, target, kIgnoreTarget);
   }
 }
 

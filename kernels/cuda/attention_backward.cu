@@ -1,9 +1,11 @@
-// Attention backward on the GPU, for every dtype and head dim. Two kernels recompute the
-// probabilities tile by tile: a block of the first owns a tile of keys and sums the gradients of
-// keys and values over all queries that see them, query heads in order; a block of the second owns
-// a tile of queries. Nothing is added by two blocks, so that the sums' order is fixed.
+// Attention backward on the GPU, for every dtype and head dim that tensor cores do not take. Two
+// kernels recompute the probabilities tile by tile: a block of the first owns a tile of keys and
+// sums the gradients of keys and values over all queries that see them, query heads in order; a
+// block of the second owns a tile of queries. Nothing is added by two blocks, so that the sums'
+// order is fixed.
 #include <type_traits>
 
+#include "zero3d/kernels/cuda/attention_matrix.h"
 #include "zero3d/kernels/cuda/attention_tiles.cuh"
 #include "zero3d/kernels/cuda/bodies.h"
 
@@ -109,7 +111,7 @@ __device__ void load_numbers(const Pass& pass, std::int64_t sample, std::int64_t
 
 /// A block per (tile of keys, key/value head, sample).
 template <typename T, int kPer, int kColumns>
-__global__ void __launch_bounds__(kThreads) keys_kernel(__grid_constant__ const Pass pass) {
+__global__ void __launch_bounds__(kThreads, 2) keys_kernel(__grid_constant__ const Pass pass) {
   extern __shared__ float memory[];
   constexpr int kTile = kPer * kSide;
   const AttentionArgs& a = pass.a;
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(__grid_constant__ const 
 
 /// A block per (tile of queries, head, sample).
 template <typename T, int kPer, int kColumns>
-__global__ void __launch_bounds__(kThreads) queries_kernel(__grid_constant__ const Pass pass) {
+__global__ void __launch_bounds__(kThreads, 2) queries_kernel(__grid_constant__ const Pass pass) {
   extern __shared__ float memory[];
   constexpr int kTile = kPer * kSide;
   const AttentionArgs& a = pass.a;
@@ -221,6 +223,7 @@ void attention_backward(const AttentionGradientArgs& g, NativeStream stream) {
     delta_kernel<T>
         <<<static_cast<unsigned>(divided_up(rows, kThreads / 32)), kThreads, 0, stream>>>(
             g, g.scratch);
+    if (matrix_attention_backward({a, g.dout, g.lse, g.scratch, g.dq, g.dk, g.dv}, stream)) return;
     with_columns(a, [&](auto columns) {
       constexpr int kColumns = columns();
       constexpr int kPer = (kColumns > 8) ? 1 : 2;  // what shared memory has room for

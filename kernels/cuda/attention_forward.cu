@@ -1,9 +1,10 @@
-// Attention forward on the GPU, for every dtype and head dim: one block per (sample, head, tile of
-// queries) walks the tiles of keys from the window's first to the diagonal with a running maximum
-// and sum.
+// Attention forward on the GPU, for every dtype and head dim that tensor cores do not take: one
+// block per (sample, head, tile of queries) walks the tiles of keys from the window's first to the
+// diagonal with a running maximum and sum.
 #include <cfloat>
 #include <type_traits>
 
+#include "zero3d/kernels/cuda/attention_matrix.h"
 #include "zero3d/kernels/cuda/attention_tiles.cuh"
 #include "zero3d/kernels/cuda/bodies.h"
 
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void attention_forward(const AttentionArgs& a, NativeStream stream) {
+  if (matrix_attention_forward(a, stream)) return;
   const bool wide = wide_heads(a, {a.q, a.k, a.v});
   with_type(a.dtype, [&](auto tag) {
     with_columns(a, [&](auto columns) {

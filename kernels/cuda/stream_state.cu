@@ -34,6 +34,8 @@ class State : public StreamState {
     check_cuda(
         cudaMemcpyAsync(bad_copy_, bad_word_, sizeof(*bad_word_), cudaMemcpyDeviceToHost, stream_),
         "copy a word to the host");
+    // Whoever gets this stream's handle next begins with a clean word.
+    check_cuda(cudaMemsetAsync(bad_word_, 0xff, sizeof(*bad_word_), stream_), "clear a word");
     return bad_copy_;
   }
   void* products(const std::function<std::shared_ptr<void>()>& make) override {

@@ -22,7 +22,7 @@ class StreamState {
 
   /// A word of device memory where kernels leave the least bad_element() by atomicMin.
   virtual std::uint64_t* bad_word() = 0;
-  /// Enqueues a copy of it to host memory; the address of the copy.
+  /// Enqueues a copy of it to host memory, and that it is kNoBadElement again; the copy's address.
   virtual const std::uint64_t* copy_bad_word() = 0;
 
   /// What `make` made at the first call.

@@ -114,6 +114,26 @@ void spread(NcclGroup& group, std::byte* data, const std::vector<Range>& ranges,
   });
 }
 
+/// Pieces to and from every rank, as all_to_all_call has them.
+void exchange(NcclGroup& group, std::span<const Part> parts, CudaStreamHandle stream) {
+  const std::size_t pieces = parts.size() / 2;
+  const auto bytes = [](const Part& part) { return part.piece * element_bytes(part.in_dtype); };
+  const auto peer = [&group](std::size_t i) {
+    return static_cast<int>(i % static_cast<std::size_t>(group.size()));
+  };
+  const std::unique_ptr<Mover> mover = make_cuda_mover(stream);
+  for (std::size_t i = 0; i < pieces; ++i)
+    if (peer(i) == group.rank() && bytes(parts[i]) > 0)
+      mover->copy(parts[pieces + i].out, parts[i].in, bytes(parts[i]));
+  group.issue([&](ncclComm_t comm) {
+    for (std::size_t i = 0; i < pieces; ++i) {
+      if (peer(i) == group.rank()) continue;
+      put(comm, parts[i].in, bytes(parts[i]), peer(i), stream);
+      take(comm, parts[pieces + i].out, bytes(parts[pieces + i]), peer(i), stream);
+    }
+  });
+}
+
 class NcclCommunicator final : public ForwardingCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<Communicator> inner, int device)
@@ -181,6 +201,16 @@ class NcclCommunicator final : public ForwardingCommunicator {
               group.issue([&](ncclComm_t comm) {
                 require(ncclBroadcast(part.in, part.out, bytes, ncclInt8, root, comm, queue));
               });
+            });
+  }
+
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    if (stream.kind() != DeviceKind::cuda) return inner_->all_to_all(stream, to, from);
+    Call call = all_to_all_call(to, from, size(), description());
+    operate(stream, "all_to_all", accesses(to, from),
+            [parts = std::move(call.parts)](NcclGroup& group, CudaStreamHandle queue) {
+              exchange(group, parts, queue);
             });
   }
 

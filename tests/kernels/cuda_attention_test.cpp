@@ -53,7 +53,9 @@ TEST_P(CudaAttention, MatchesTheCpu) {
     cpu::attention_forward(forward(false));
     cuda::attention_forward(forward(true), kit.stream());
     const double ulps = dtype == DType::f32 ? 32 : 2;
-    const double floor = dtype == DType::f32 ? 4e-6 : 0.1 * precision_of(dtype);
+    // On tensor cores each probability is rounded to the dtype: half a unit of a sum of values
+    // near 1.
+    const double floor = dtype == DType::f32 ? 4e-6 : 0.5 * precision_of(dtype);
     kit.expect_close(out, ulps, floor, "out");
     kit.expect_close(lse, 16, 2e-6, "lse");
     // Backward from the CPU's results on both sides.
@@ -82,16 +84,15 @@ TEST_P(CudaAttention, MatchesTheCpu) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaAttention,
-                         ::testing::Values(AttentionCase{1, 1, 1, 1, 8, 0, 0.0f},
-                                           AttentionCase{2, 67, 2, 2, 16, 0, 0.0f},
-                                           AttentionCase{1, 130, 4, 2, 24, 0, 0.0f},
-                                           AttentionCase{1, 100, 2, 1, 64, 33, 0.0f},
-                                           AttentionCase{1, 97, 2, 1, 40, 0, 0.2f},
-                                           AttentionCase{1, 65, 1, 1, 96, 1, 0.0f},
-                                           AttentionCase{1, 70, 1, 1, 128, 0, 0.0f},
-                                           AttentionCase{1, 40, 2, 1, 256, 17, 0.1f},
-                                           AttentionCase{1, 33, 1, 1, 200, 0, 0.0f}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaAttention,
+    ::testing::Values(
+        AttentionCase{1, 1, 1, 1, 8, 0, 0.0f}, AttentionCase{2, 67, 2, 2, 16, 0, 0.0f},
+        AttentionCase{1, 130, 4, 2, 24, 0, 0.0f}, AttentionCase{1, 100, 2, 1, 64, 33, 0.0f},
+        AttentionCase{1, 97, 2, 1, 40, 0, 0.2f}, AttentionCase{1, 65, 1, 1, 96, 1, 0.0f},
+        AttentionCase{1, 70, 1, 1, 128, 0, 0.0f}, AttentionCase{1, 40, 2, 1, 256, 17, 0.1f},
+        AttentionCase{1, 33, 1, 1, 200, 0, 0.0f}, AttentionCase{2, 200, 2, 1, 64, 0, 0.1f},
+        AttentionCase{1, 150, 1, 1, 128, 70, 0.0f}, AttentionCase{1, 81, 1, 1, 96, 0, 0.0f}));
 
 }  // namespace
 }  // namespace zero3d::kernels::test
