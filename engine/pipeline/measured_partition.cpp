@@ -31,6 +31,7 @@ class Measurement {
         dtype_(settings.precision.parameters),
         blocks_(declared_parameters(module, options)),
         tp_(mesh.rank(Axis::tp), mesh.size(Axis::tp), {}, settings.split_rows),
+        sp_(sequence_parallel_of(settings, mesh)),
         compute_(device.create_stream("measure")),
         beside_(device.create_stream("measure beside")),
         ids_(static_cast<std::size_t>(settings.micro_batch * options.sequence_length)),
@@ -43,7 +44,7 @@ class Measurement {
     std::iota(bounds_.begin(), bounds_.end(), 0);
     backward_down_to_ = stage_of(whole).backward_down_to;
     borders_ = infer_borders(module, whole, {bounds_.begin() + 1, bounds_.end() - 1}, dtype_, tp_,
-                             shape_[0], shape_[1]);
+                             sp_, shape_[0], shape_[1]);
   }
 
   /// The block as the only one of a stage.
@@ -54,7 +55,7 @@ class Measurement {
     parameters.fill_zero(*compute_);
     StageLinks links(*beside_, *beside_);
     BlockRunner runner(module_, parameters, device_, *compute_,
-                       {.dtype = dtype_, .stage = stage, .links = &links, .tp = tp_});
+                       {.dtype = dtype_, .stage = stage, .links = &links, .tp = tp_, .sp = sp_});
     const std::vector<Op> ops =
         with_tiles(stage_ops({{.kind = TaskKind::forward}, {.kind = TaskKind::backward}}, stage),
                    layout.tiles());
@@ -83,6 +84,7 @@ class Measurement {
   const DType dtype_;
   const std::vector<std::vector<ParameterSpec>> blocks_;
   const TensorParallel tp_;
+  const SequenceParallel sp_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Stream> beside_;
   const std::vector<std::int32_t> ids_;
