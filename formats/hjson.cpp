@@ -175,12 +175,20 @@ class Parser {
     before.value = std::move(item);
   }
 
+  /// What has no end, or a text that took its brackets.
+  [[noreturn]] void fail_open(std::size_t opened, const char* message) {
+    if (!swallowed_) fail(opened, message);
+    fail(*swallowed_,
+         "a text without quotes goes on to the end of its line, and takes the brackets there with "
+         "it; put quotes around it (NaN and Infinity are no numbers here)");
+  }
+
   JsonValue array() {
     JsonValue result = JsonValue::make_array();
     const std::size_t opened = at_ - 1;
     while (true) {
       const char c = next();
-      if (at_end()) fail(opened, "this list never ends: close it with ]");
+      if (at_end()) fail_open(opened, "this list never ends: close it with ]");
       if (c == ']') break;
       result.push_back(value());
       if (next() == ',') ++at_;
@@ -196,8 +204,8 @@ class Parser {
     std::size_t end = std::string_view::npos;
     for (;; ++at_) {
       if (at_end()) {
-        fail(depth_ > 0 ? opened : begin,
-             "the text ends inside the object that begins here: close it with }");
+        fail_open(depth_ > 0 ? opened : begin,
+                  "the text ends inside the object that begins here: close it with }");
       }
       const char c = text_[at_];
       if (c == ':') break;
@@ -346,6 +354,8 @@ class Parser {
           possible = false;
         }
         if (eol) {
+          if (!swallowed_ && token.find_first_of("}]") != std::string_view::npos)
+            swallowed_ = begin;
           JsonValue text{std::string(token)};
           text.set_quoteless();
           return text;
@@ -374,6 +384,7 @@ class Parser {
   PositionIndex positions_;
   std::size_t at_ = 0;
   int depth_ = 0;
+  std::optional<std::size_t> swallowed_;  ///< Where a text without quotes took a bracket.
   std::string path_;
 };
 

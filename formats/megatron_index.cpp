@@ -6,6 +6,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/formats/token_probe.h"
 
 namespace zero3d {
 namespace {
@@ -15,7 +16,9 @@ constexpr std::uint64_t kHeaderBytes = 34;
 constexpr std::uint64_t kChunk = 1u << 15;
 
 [[noreturn]] void refuse(const InputFile& file, const std::string& message) {
-  throw IoError(file.path(), 0, "damaged Megatron index: " + message);
+  throw IoError(file.path(), 0,
+                concat("damaged Megatron index: ", message,
+                       "; get the pair of .idx and .bin anew, or make it again"));
 }
 
 MegatronIndex read_header(const InputFile& file) {
@@ -26,7 +29,10 @@ MegatronIndex read_header(const InputFile& file) {
   }
   file.read(0, bytes, sizeof bytes);
   if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0) {
-    refuse(file, "expected it to start with MMIDIDX");
+    const std::string other = other_format(probe(file));
+    refuse(file,
+           concat("expected it to start with MMIDIDX, found ",
+                  other.empty() ? "another format (TNTIDX is of fairseq and not read)" : other));
   }
   std::uint64_t version = 0;
   MegatronIndex index;
@@ -36,7 +42,7 @@ MegatronIndex read_header(const InputFile& file) {
   std::memcpy(&index.documents, bytes + 26, 8);
   if (version != 1) refuse(file, concat("expected version 1, found ", version));
   if (index.dtype_code < 1 || index.dtype_code > 8) {
-    refuse(file, concat("dtype code ", index.dtype_code, " is none of 1 to 8"));
+    refuse(file, concat("dtype code ", index.dtype_code, "; expected one of 1 to 8"));
   }
   const std::uint64_t limit = file.bytes() / 8;  // each sequence and boundary takes 8 bytes or more
   const bool fits = index.sequences <= limit && index.documents <= limit;
@@ -125,7 +131,7 @@ MegatronType megatron_type(const InputFile& file, const MegatronIndex& index, st
   }
   refuse(file, concat("its ", index.tokens, " tokens of dtype code ", index.dtype_code,
                       " take the bytes ", expected, ", and the .bin has ", bytes,
-                      "; is it cut off, or of another index?"));
+                      " (is it cut off, or of another index?)"));
 }
 
 void read_megatron_sequences(

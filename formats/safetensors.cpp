@@ -28,7 +28,7 @@ std::string read_header(const InputFile& file) {
   if (file.bytes() < 8) {
     throw IoError(file.path(), 0,
                   concat("truncated safetensors file: expected 8 bytes of header size, found ",
-                         file.bytes(), " bytes in all"));
+                         file.bytes(), " bytes in all; get it anew"));
   }
   std::uint64_t bytes = 0;
   file.read(0, &bytes, sizeof bytes);
@@ -36,12 +36,13 @@ std::string read_header(const InputFile& file) {
   if (bytes > SafetensorsFile::kMaxHeaderBytes) {
     throw IoError(file.path(), 0,
                   concat("no safetensors file: its first 8 bytes give a header of ", bytes,
-                         " bytes, the format allows ", SafetensorsFile::kMaxHeaderBytes));
+                         " bytes, the format allows ", SafetensorsFile::kMaxHeaderBytes,
+                         "; is it a page of an error, or weights of another kind?"));
   }
   if (bytes > file.bytes() - 8) {
     throw IoError(file.path(), 0,
                   concat("truncated safetensors file: expected a header of ", bytes,
-                         " bytes, found ", file.bytes() - 8));
+                         " bytes, found ", file.bytes() - 8, "; get it anew"));
   }
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read(8, text.data(), text.size());

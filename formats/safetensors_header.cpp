@@ -233,7 +233,8 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
   if (text.empty() || text[0] != '{' || !nlohmann::json::sax_parse(text, &reader)) {
     throw IoError(path, 0,
                   concat("damaged safetensors file: its header ",
-                         reader.failure().empty() ? "is no JSON object" : reader.failure()));
+                         reader.failure().empty() ? "is no JSON object" : reader.failure(),
+                         "; get the file anew, or save it again"));
   }
   for (SafetensorsEntry& entry : reader.tensors) check_entry(entry, data_bytes, problems);
   std::sort(reader.tensors.begin(), reader.tensors.end(),
@@ -243,7 +244,7 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
   check_names(reader.tensors, problems);
   // Where a range is wrong by itself, the layout only repeats it.
   if (problems.empty()) check_layout(reader.tensors, data_bytes, problems);
-  problems.throw_if_any(path, "damaged safetensors file");
+  problems.throw_if_any(path, "damaged safetensors file (get it anew, or save it again)");
   for (SafetensorsEntry& entry : reader.tensors) {
     entry.begin += data_offset;
     entry.end += data_offset;

@@ -86,7 +86,7 @@ std::map<std::string, std::string> parse_safetensors_index(const std::string& pa
   ProblemList problems;
   IndexReader reader(problems);
   if (!nlohmann::json::sax_parse(text, &reader)) {
-    throw IoError(path, 0, concat("damaged index: it ", reader.failure()));
+    throw IoError(path, 0, concat("damaged index: it ", reader.failure(), "; get it anew"));
   }
   if (!reader.seen_map) problems.add("it has no weight_map");
   std::map<std::string, std::size_t> refused;
@@ -97,7 +97,7 @@ std::map<std::string, std::string> parse_safetensors_index(const std::string& pa
     problems.add(concat("file name ", printable(file), " (of ", count,
                         " tensors): expected the plain name of a ", suffix, " file in the folder"));
   }
-  problems.throw_if_any(path, "damaged index");
+  problems.throw_if_any(path, "damaged index (get it anew, or correct it)");
   return std::move(reader.files);
 }
 

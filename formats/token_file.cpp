@@ -10,6 +10,7 @@
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
+#include "zero3d/formats/lfs_pointer.h"
 #include "zero3d/formats/megatron_index.h"
 #include "zero3d/formats/npy_header.h"
 #include "zero3d/formats/token_probe.h"
@@ -225,6 +226,7 @@ void TokenFile::add_megatron(const std::string& path) {
   const InputFile index_file(name + ".idx");
   InputFile data(name + ".bin");
   const std::uint64_t bytes = data.bytes();
+  if (is_lfs_pointer(probe(data))) throw IoError(data.path(), 0, std::string(kIsLfsPointer));
   files_.push_back(std::move(data));
 
   struct Piece {
@@ -253,6 +255,18 @@ void TokenFile::add_megatron(const std::string& path) {
       pieces.push_back({pointer, length});
     }
   });
+  std::vector<Piece> in_order = pieces;
+  std::ranges::sort(in_order, {}, &Piece::offset);
+  std::uint64_t end = 0;  // as many bytes as the file has: what overlaps leaves others out
+  for (const Piece& piece : in_order) {
+    if (piece.offset < end)
+      throw IoError(
+          index_file.path(), 0,
+          concat("damaged Megatron index: byte ", piece.offset,
+                 " of the .bin is in two sequences, expected each in one; get the pair of "
+                 ".idx and .bin anew, or make it again"));
+    end = piece.offset + static_cast<std::uint64_t>(piece.length) * size;
+  }
   std::int64_t first = 0;
   for (const Piece& piece : pieces) {
     add_run({files_.size() - 1, width, piece.offset, first}, piece.length);

@@ -44,7 +44,9 @@ std::string find_root(const InputFile& file, const ZipDirectory& directory) {
   for (const ZipEntry& entry : directory.entries()) {
     const std::string_view name = entry.name;
     if (!name.ends_with(kName) || name.find('/') != name.size() - kName.size()) continue;
-    if (!root.empty()) throw IoError(file.path(), 0, "an archive with two data.pkl in it");
+    if (!root.empty())
+      throw IoError(file.path(), 0,
+                    "an archive with two data.pkl in it, expected one; save it again");
     root = name.substr(0, name.size() - kName.size() + 1);
   }
   if (root.empty())
@@ -84,7 +86,9 @@ void TorchArchive::read_zip(const InputFile& file) {
   const std::string root = find_root(file, directory);
   if (const ZipEntry* order = directory.find(root + "byteorder");
       order != nullptr && read_entry(file, *order, 64) != "little")
-    throw IoError(path_, 0, "its numbers are big-endian, which is not read");
+    throw IoError(
+        path_, 0,
+        "its numbers are big-endian, expected little-endian; save it again as safetensors");
   const ZipEntry* pickle = directory.find(root + "data.pkl");
   const std::string text = read_entry(file, *pickle, kMaxPickleBytes);
   tree_ = PickleMachine(path_).run(text);
@@ -111,7 +115,9 @@ void TorchArchive::read_old_form(const InputFile& file) {
   next();
   const PickleTree facts = next();
   if (facts.root().find("little_endian").boolean() == false)
-    throw IoError(path_, 0, "its numbers are big-endian, which is not read");
+    throw IoError(
+        path_, 0,
+        "its numbers are big-endian, expected little-endian; save it again as safetensors");
   tree_ = next();
   const PickleTree keys = next();
   std::map<std::string_view, std::size_t> sizes;

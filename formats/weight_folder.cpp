@@ -15,6 +15,8 @@
 namespace zero3d {
 namespace {
 
+constexpr const char* kDamaged =
+    "damaged model folder (get the files that are wrong or missing anew, of one release)";
 constexpr std::size_t kMaxUnreadable = 8;  // an index may name a million files that are not there
 
 /// A form of weights, as transformers names its files; the first one that is there counts.
@@ -161,7 +163,7 @@ void WeightFolder::open_shards(const std::string& index_path, std::string_view s
       }
     }
   }
-  if (unreadable.size() == kMaxUnreadable) problems.throw_if_any(path_, "damaged model folder");
+  if (unreadable.size() == kMaxUnreadable) problems.throw_if_any(path_, kDamaged);
   for (const auto& [tensor, file] : weight_map) {
     const auto it = found.find(tensor);
     if (it != found.end() && it->second != file) {
@@ -172,7 +174,7 @@ void WeightFolder::open_shards(const std::string& index_path, std::string_view s
           concat("tensor ", printable(tensor), ": the index says ", file, ", it is not there"));
     }
   }
-  problems.throw_if_any(path_, "damaged model folder");
+  problems.throw_if_any(path_, kDamaged);
 }
 
 const WeightFolder::Tensor* WeightFolder::find(std::string_view name) const {

@@ -41,7 +41,8 @@ struct Place {
 };
 
 [[noreturn]] void refuse(const InputFile& file, std::string_view what) {
-  throw IoError(file.path(), 0, concat("damaged zip archive: ", what));
+  throw IoError(file.path(), 0,
+                concat("damaged zip archive: ", what, "; get the file anew, or save it again"));
 }
 
 /// The place of the record that ends every archive.

@@ -191,7 +191,8 @@ void validate(const ModelConfig& config) {
   check_range("the residual dropout", config.residual_dropout, 0.0, 0.99);
   if (config.heads % config.kv_heads != 0)
     throw_invalid(concat("model config: ", config.heads, " attention heads cannot share ",
-                         config.kv_heads, " key/value heads evenly"));
+                         config.kv_heads,
+                         " key/value heads evenly; expected a divisor of the former"));
   if (config.family == Family::gpt2) {
     if (config.hidden_size != config.heads * config.head_dim || config.kv_heads != config.heads)
       throw_invalid(concat("model config: the hidden size ", config.hidden_size,

@@ -79,7 +79,8 @@ void refuse_other_folder(const std::string& path) {
   else if (is_checkpoint(folder))
     advice =
         "; it looks like a checkpoint of a run: give that to --resume, and here the model's folder";
-  throw IoError(path, 0, concat("expected config.json in the model's folder, found none", advice));
+  throw IoError((folder / kModelConfigFile).string(), 0,
+                concat("is not there, and a model's folder has one", advice));
 }
 
 }  // namespace zero3d

@@ -48,8 +48,10 @@ std::unique_ptr<SavedState> open_saved_state(const std::string& folder, const Sa
   const std::string path = find_checkpoint(folder);
   if (!is_checkpoint(path)) {
     throw IoError(path, 0,
-                  path == folder ? "has neither a checkpoint nor a file `latest` that names one"
-                                 : "is no whole checkpoint: it has no zero3d.json");
+                  path == folder
+                      ? "has neither a checkpoint nor a file `latest` that names one; give a "
+                        "folder that --save wrote, or one of DeepSpeed's checkpoints"
+                      : "is no whole checkpoint: it has no zero3d.json; give another one");
   }
   if (!names.map.empty())
     throw_invalid(

@@ -208,7 +208,7 @@ void require_savable(const std::string& folder) {
   if (!fs::is_directory(at, code))
     throw IoError(at.string(), ENOTDIR, "expected a folder for --save");
   if (::access(at.c_str(), W_OK) != 0)
-    throw IoError(at.string(), errno, "--save cannot write there");
+    throw IoError(at.string(), errno, "--save cannot write there", "; choose another folder");
 }
 
 /// What is written at the end of a run must not fail only then.
@@ -287,7 +287,7 @@ void set_sequence_length(TrainPlan& plan) {
                              : std::min(plan.model.max_positions, kDefaultSequence);
   if (plan.sequence_length > longest) {
     throw_invalid(concat("--seq-len ", plan.sequence_length, " is longer than the ", longest,
-                         " positions of the model"));
+                         " positions of the model; give at most that"));
   }
 }
 

@@ -89,7 +89,7 @@ std::string overridden_config(const TrainRequest& request, const SavedState& sav
       throw_invalid(concat(saved.path(),
                            " does not hold the configuration of its run, so that "
                            "--override ",
-                           key, " has nothing to take"));
+                           key, " has nothing to take; leave it out"));
     std::vector<HjsonProblem> duplicates;  // the loader speaks of them
     if (root.is_null()) root = parse_hjson(text, request.config, duplicates);
     for (const std::string& path : found->second) take_over(*config, root, path);

@@ -225,9 +225,9 @@ def npy(descr="<u2", shape="(400,)", data=None, order="False"):
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + (shorts() if data is None else data)
 
 
-def megatron(data, code, lengths=(150, 250), size=2, magic=b"MMIDIDX\0\0", version=1):
+def megatron(data, code, lengths=(150, 250), size=2, magic=b"MMIDIDX\0\0", version=1, pointers=None):
     """.bin and .idx"""
-    pointers = [sum(lengths[:i]) * size for i in range(len(lengths))]
+    pointers = pointers or [sum(lengths[:i]) * size for i in range(len(lengths))]
     index = magic + struct.pack("<QBQQ", version, code, len(lengths), len(lengths) + 1)
     index += struct.pack(f"<{len(lengths)}i{len(lengths)}q{len(lengths) + 1}q", *lengths, *pointers, *range(len(lengths) + 1))
     return {"data.bin": data, "data.idx": index}
@@ -290,6 +290,10 @@ TOKENS = [
     ("Megatron, data cut off", "data", megatron(shorts()[:-2], 8), "auto", "the bytes 800 as uint16 (Megatron)"),
     ("Megatron, data of another index", "data", megatron(shorts() * 2, 8), "auto", "the .bin has 1600"),
     ("Megatron, floats", "data", megatron(ints("d"), 6, size=8), "auto", "float64"),
+    ("Megatron, sequences that overlap", "data", megatron(shorts(), 8, pointers=[0, 0]), "auto", "in two sequences"),
+    ("Megatron, sequences in another order", "data", megatron(shorts(), 8, pointers=[500, 0]), "auto", TRAINS),
+    ("Megatron, an index that was not fetched", "data", {"data.bin": shorts(), "data.idx": LFS}, "auto", "git lfs pull"),
+    ("Megatron, data that were not fetched", "data", {**megatron(shorts(), 8), "data.bin": LFS}, "auto", "git-lfs"),
     ("Megatron, an unknown dtype", "data", megatron(shorts(), 11), "auto", "dtype code 11"),
     ("Megatron, no index of it", "data", megatron(shorts(), 8, magic=b"TNTIDX\0\0\0"), "auto", "MMIDIDX"),
     ("Megatron, of another version", "data", megatron(shorts(), 8, version=2), "auto", "version 1"),
@@ -304,6 +308,10 @@ CONFIGS = [
     ("with comments and a comma at the end", b'{\n// batch\n"train_batch_size": 2, /* rate */ ' + OPTIMIZER + b",\n}", TRAINS),
     ("a template that was not filled in", b'{"train_batch_size": {{ batch }}, ' + OPTIMIZER + b"}", "brace"),
     ("a placeholder of a shell", b'{"train_batch_size": $BATCH\n, ' + OPTIMIZER + b"}", "$BATCH"),
+    ("a rate of Python's that is no number", b'{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": Infinity}}}',
+     "NaN and Infinity are no numbers"),
+    ("a list that a word ends", b'{"optimizer": {"type": "AdamW", "params": {"betas": [0.9, NaN]}}}', "put quotes around it"),
+    ("an object without an end", b'{"train_batch_size": 2, ', "close it with }"),
     ("UTF-16", '{"train_batch_size": 2}'.encode("utf-16"), "ds.json"),
     ("a pointer of git-lfs", LFS, "git lfs pull"),
     ("nothing", b"", "ds.json"),
