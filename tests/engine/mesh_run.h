@@ -65,6 +65,20 @@ inline void expect_close(const RunResult& expected, const RunResult& actual) {
   EXPECT_TRUE(close(expected, actual, kClose));
 }
 
+/// What is in flight on each stage beside its parameters is what was planned for it, to the byte;
+/// of gathered parameters the plan has also what only exports take.
+inline void expect_memory_as_planned(const RunResult& result) {
+  constexpr Category kGathered = Category::gathered_parameters;
+  for (std::size_t rank = 0; rank < result.memory.size(); ++rank) {
+    const MemoryUse& use = result.memory[rank];
+    const MemoryEstimate& plan = result.estimates[rank];
+    EXPECT_LE(use.categories[kGathered].peak, plan[Tier::device][kGathered]) << "rank " << rank;
+    EXPECT_EQ(use.peak - use.categories[kGathered].peak,
+              plan.total() - plan[Tier::device][kGathered])
+        << "rank " << rank;
+  }
+}
+
 inline std::string name_of(const ModelConfig& model) {
   return std::string(model_type_name(model.family));
 }

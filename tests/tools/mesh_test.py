@@ -101,7 +101,7 @@ class Meshes(support.CommandTest):
         self.assertIn("a dry run measures none", dry.stderr)
 
     def test_freeze_evaluate_generate_and_trace_on_a_whole_mesh(self):
-        """As on one rank, with layers and pipelines cut."""
+        """As on one rank, with layers and pipelines cut, and sequences too."""
         text = self.folder / "text.txt"
         text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
         asked = self.folder / "asked.txt"
@@ -111,7 +111,8 @@ class Meshes(support.CommandTest):
             metrics, trace = self.folder / f"{at}.jsonl", self.folder / f"{at}.json"
             run = self.train(data=text, data_format="text", eval_data=asked, freeze="layers.0", generate="the quick", temperature=0,
                              generate_tokens=8, trace=trace, metrics=metrics,
-                             config=self.config(train_batch_size=8, train_micro_batch_size_per_gpu=2), **mesh)
+                             config=self.config(train_batch_size=8, train_micro_batch_size_per_gpu=2,
+                                                **({"zero3d": {"sequence_parallel": True}} if at == 2 else {})), **mesh)
             records.append([line.get("loss", line.get("eval_loss")) for line in read_lines(metrics)])
             said.append(run.stdout.split("the quick")[-1].split("\n---")[0])
             tracks = {event.get("pid") for event in json.loads(trace.read_text())["traceEvents"]}
