@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
@@ -130,7 +131,7 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
     if (std::find(fits.begin(), fits.end(), "") != fits.end()) {
       pending->options.asynchronous = false;
       memory = StateWriter::plan(model_, options.exclude_frozen_parameters, false, room);
-      if (world.rank() == 0)
+      if (world.rank() == 0 && !std::exchange(told_, true))
         log_info("host memory has no room for a copy of the state: training waits for the save");
     }
   }
