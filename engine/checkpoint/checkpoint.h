@@ -93,6 +93,7 @@ class CheckpointSaver {
   ShardedModel& model_;
   std::unique_ptr<Pending> pending_;
   Tensor kept_;
+  bool told_ = false;  ///< That there is no room to save beside training.
 };
 
 /// Between two windows. Refused on all ranks, before anything changes, when it does not go with the

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
@@ -138,7 +139,7 @@ void CheckpointSaver::begin(const std::string& folder, const SaveCheckpointOptio
       pending->options.asynchronous = false;
       room = model_.checkpoint_room(false);
       memory = StateWriter::plan(model_, options.exclude_frozen_parameters, false, room);
-      if (world.rank() == 0)
+      if (world.rank() == 0 && !std::exchange(told_, true))
         log_info("host memory has no room for a copy of the state: training waits for the save");
     }
   }

@@ -174,6 +174,7 @@ TEST(CheckpointMemory, WithoutRoomTrainingWaitsAndIsTold) {
     const std::string path = engine.save_checkpoint(folder.path().string(), save);
     EXPECT_TRUE(is_checkpoint(path));
     train_batches(engine, rank, 1);
+    engine.save_checkpoint(folder.path().string(), save);
   };
   run_engine(json_of(2, kAccumulation), options);
   EXPECT_EQ(log.with("training waits for the save").size(), 1u);
