@@ -34,9 +34,11 @@ std::vector<std::string> device_advice(const MemoryHabits& habits) {
                           : "ZeRO stage 3 with offload_param");
   if (habits.stage > 0 && (optimizer_stays || (habits.stage == 3 && parameters_stay)))
     ways.emplace_back("more ranks");
-  if (habits.can_tile && (habits.tiles.linear > 0 || habits.tiles.head > 0))
+  const bool stated = habits.tiles.linear > 0 || habits.tiles.head > 0;
+  if (habits.can_tile)
     ways.emplace_back(
-        "as many tiles as fit (linear_tiles and head_tiles of the section zero3d left out)");
+        stated ? "as many tiles as fit (linear_tiles and head_tiles of the section zero3d left out)"
+               : "more tiles (linear_tiles and head_tiles of the section zero3d)");
   if (habits.recomputes && !habits.kept_on_host) ways.emplace_back("cpu_checkpointing");
   add_activations(habits, ways);
   return ways;

@@ -319,7 +319,10 @@ MemoryHabits habits_of(const TrainSettings& settings, const ZeroPlan& plan,
   habits.parameters = settings.offload.parameters;
   habits.recomputes = count([](const Op& op) { return op.kind == OpKind::recompute; }) > 0;
   habits.kept_on_host = settings.offload.activations && habits.recomputes;
-  habits.can_tile = mesh.size(Axis::tp) == 1 && !matrices;
+  const std::vector<int> cuts = plan.layout.tiles();
+  const bool uncut = std::all_of(cuts.begin(), cuts.end(), [](int tiles) { return tiles == 1; });
+  const bool stated = settings.tiles.linear > 0 || settings.tiles.head > 0;
+  habits.can_tile = mesh.size(Axis::tp) == 1 && !matrices && (uncut || stated);
   habits.tiles = {settings.tiles.linear, settings.tiles.head};
   habits.delays_updates = settings.delayed_updates.on();
   habits.micro_batch = settings.micro_batch;

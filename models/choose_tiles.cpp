@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <memory>
 
 #include "zero3d/core/error.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/engine/memory_fit.h"
 #include "zero3d/models/build.h"
+#include "zero3d/parallel/agree.h"
 
 namespace zero3d {
 namespace {
@@ -38,7 +41,7 @@ class Search {
         log_warning(concat("the model's plan does not fit ", format_bytes(budget_),
                            " of device memory, and no cut of its layers into up to ",
                            kLevels[std::size(kLevels) - 1], " tiles makes it fit"));
-      return uncut;
+      return smallest();
     }
     TileSettings found = with(*level, *level);
     found.linear = fewest(found, &TileSettings::linear);
@@ -50,6 +53,27 @@ class Search {
   /// What is asked for stays.
   TileSettings with(int linear, int head) const {
     return {asked_.linear > 0 ? asked_.linear : linear, asked_.head > 0 ? asked_.head : head};
+  }
+
+  /// With the smallest need, for the engine to name.
+  TileSettings smallest() const {
+    TileSettings found = with(1, 1);
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (const int level : kLevels) {
+      const TileSettings tiles = with(level, level);
+      const std::int64_t need = maximum(mesh_.world(), need_here(tiles));
+      if (need < least) least = need, found = tiles;
+    }
+    return found;
+  }
+
+  std::int64_t need_here(const TileSettings& tiles) const {
+    try {
+      const std::unique_ptr<Module> module = build_model(model_, tiles);
+      return RunPlanner(settings_, *module, mesh_, options_).least_memory(settings_).total();
+    } catch (const Error&) {
+      return std::numeric_limits<std::int64_t>::max();
+    }
   }
 
   int fewest(TileSettings tiles, int TileSettings::*which) const {

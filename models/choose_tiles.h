@@ -10,8 +10,9 @@
 namespace zero3d {
 
 /// settings.tiles with numbers for 0: 1 where there is no budget (negative), where the plan fits
-/// `device_budget` bytes uncut, and where no cut makes it fit (the engine then says what does not).
-/// options.sequence_length must be there. The same on every rank of the same run.
+/// `device_budget` bytes uncut; where no cut makes it fit, the one that needs least (the engine
+/// then says how much). options.sequence_length must be there. The same on every rank of the same
+/// run.
 TileSettings choose_tiles(const ModelConfig& model, const TrainSettings& settings, const Mesh& mesh,
                           const EngineOptions& options, std::int64_t device_budget);
 

@@ -20,6 +20,7 @@ struct Habits {
   bool delays = false;
   bool trains = true;
   int replicas = 1;
+  bool can_tile = false;
 };
 
 MemoryHabits made(const Habits& h) {
@@ -31,7 +32,7 @@ MemoryHabits made(const Habits& h) {
   habits.recomputes = h.recomputes;
   habits.kept_on_host = h.kept_on_host;
   habits.micro_batch = h.micro_batch;
-  habits.can_tile = true;
+  habits.can_tile = h.can_tile;
   habits.tiles = h.tiles;
   habits.delays_updates = h.delays;
   habits.trains = h.trains;
@@ -67,9 +68,16 @@ TEST(MemoryAdvice, OfTheDevice) {
         .parameters = kCpu,
         .recomputes = true,
         .kept_on_host = true,
-        .tiles = {1, 1}},
+        .tiles = {1, 1},
+        .can_tile = true},
        {"as many tiles as fit (linear_tiles and head_tiles of the section zero3d left out)",
         kShorter}},
+      {{.optimizer = kCpu,
+        .parameters = kCpu,
+        .recomputes = true,
+        .kept_on_host = true,
+        .can_tile = true},
+       {"more tiles (linear_tiles and head_tiles of the section zero3d)", kShorter}},
       {{.parameters = kCpu, .trains = false}, {kShorter}},
   };
   for (const auto& row : rows) EXPECT_EQ(device_advice(made(row.habits)), row.ways);
