@@ -20,6 +20,8 @@ class NativeQueue {
   virtual void enter() = 0;
   /// Blocks until all that was handed on is over.
   virtual void settle() = 0;
+  /// The same at the end, but throws only what no point of the queue has told.
+  virtual void finish() = 0;
   /// What is handed on from here on comes after the point. False when it is no point of this kind
   /// of queue; then nothing has happened.
   virtual bool wait(NativePoint& point) = 0;

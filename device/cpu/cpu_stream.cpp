@@ -170,7 +170,7 @@ void QueuedStream::work() {
     for (Task& task : batch) execute(task);
     batch.clear();
   }
-  settle();
+  if (native_ != nullptr) runner_.attempt([this] { native_->finish(); });
 }
 
 bool QueuedStream::take(std::vector<Task>& batch) {

@@ -36,9 +36,15 @@ bool CudaPoint::passed() {
   cudaSetDevice(pool_->device());  // what it finds wrong the query says too
   const cudaError_t code = cudaEventQuery(event_);
   if (code == cudaErrorNotReady) return false;
-  if (code != cudaSuccess)
-    throw CudaError(code, "what a stream of the GPU was given before an event", __FILE__, __LINE__);
-  for (const CudaCheck& check : *checks_) (*check)();
+  try {
+    if (code != cudaSuccess)
+      throw CudaError(code, "what a stream of the GPU was given before an event", __FILE__,
+                      __LINE__);
+    for (const CudaCheck& check : *checks_) (*check)();
+  } catch (...) {
+    *told_ = true;
+    throw;
+  }
   return true;
 }
 
@@ -54,6 +60,14 @@ void CudaQueue::enter() { use_cuda_device(pool_->device()); }
 void CudaQueue::settle() {
   ZERO3D_CUDA(cudaStreamSynchronize(stream_));
   for (const CudaCheck& check : *checks_) (*check)();
+}
+
+void CudaQueue::finish() {
+  try {
+    settle();
+  } catch (...) {
+    if (!*told_) throw;
+  }
 }
 
 void CudaQueue::add(const CudaChecks& checks) {
@@ -74,7 +88,7 @@ bool CudaQueue::wait(NativePoint& point) {
 }
 
 std::shared_ptr<NativePoint> CudaQueue::record() {
-  auto point = std::make_shared<CudaPoint>(pool_, checks_);
+  auto point = std::make_shared<CudaPoint>(pool_, checks_, told_);
   ZERO3D_CUDA(cudaEventRecord(point->event(), stream_));
   return point;
 }

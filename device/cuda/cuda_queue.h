@@ -1,6 +1,7 @@
 // A CUDA stream as the queue behind a stream's worker, and its points: CUDA events from a pool.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -35,8 +36,13 @@ using CudaChecks = std::vector<CudaCheck>;
 
 class CudaPoint final : public NativePoint {
  public:
-  CudaPoint(std::shared_ptr<CudaEventPool> pool, std::shared_ptr<const CudaChecks> checks)
-      : pool_(std::move(pool)), checks_(std::move(checks)), event_(pool_->take()) {}
+  /// `told` becomes true when a point has thrown.
+  CudaPoint(std::shared_ptr<CudaEventPool> pool, std::shared_ptr<const CudaChecks> checks,
+            std::shared_ptr<std::atomic<bool>> told)
+      : pool_(std::move(pool)),
+        checks_(std::move(checks)),
+        told_(std::move(told)),
+        event_(pool_->take()) {}
   ~CudaPoint() override { pool_->give_back(event_); }
   CudaPoint(const CudaPoint&) = delete;
   CudaPoint& operator=(const CudaPoint&) = delete;
@@ -48,6 +54,7 @@ class CudaPoint final : public NativePoint {
  private:
   const std::shared_ptr<CudaEventPool> pool_;
   const std::shared_ptr<const CudaChecks> checks_;
+  const std::shared_ptr<std::atomic<bool>> told_;
   const cudaEvent_t event_;
 };
 
@@ -60,6 +67,7 @@ class CudaQueue final : public NativeQueue {
 
   void enter() override;
   void settle() override;
+  void finish() override;
   bool wait(NativePoint& point) override;
   std::shared_ptr<NativePoint> record() override;
   cudaStream_t stream() const { return stream_; }
@@ -69,6 +77,7 @@ class CudaQueue final : public NativeQueue {
  private:
   const std::shared_ptr<CudaEventPool> pool_;
   std::shared_ptr<const CudaChecks> checks_ = std::make_shared<CudaChecks>();
+  const std::shared_ptr<std::atomic<bool>> told_ = std::make_shared<std::atomic<bool>>(false);
   cudaStream_t stream_ = nullptr;
 };
 

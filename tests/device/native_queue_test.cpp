@@ -106,6 +106,7 @@ class FakeQueue final : public NativeQueue {
     add("settle");
     if (fails) throw Error(ErrorKind::kInternal, "settling failed");
   }
+  void finish() override { add("finish"); }
   bool wait(NativePoint& point) override {
     if (dynamic_cast<FakePoint*>(&point) == nullptr) return false;
     add("wait");
@@ -160,7 +161,7 @@ TEST_F(NativeStream, HandsOnWithoutWaitingAndSettlesBeforeTheHostsTasks) {
     stream.record(event);
     event.wait();
   }
-  EXPECT_EQ(queue->calls(), "enter kernel settle loop settle task kernel record settle");
+  EXPECT_EQ(queue->calls(), "enter kernel settle loop settle task kernel record finish");
 }
 
 TEST_F(NativeStream, LeavesWaitsForPointsOfTheDeviceToTheDevice) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "zero3d/core/error.h"
+#include "zero3d/parallel/comm/nccl_communicator.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d {
@@ -108,6 +110,17 @@ TEST(LocalRank, IsAskedOfTheEnvironmentAndThePeers) {
   const Launched launched(Environment{});
   EXPECT_EQ(local_rank(*make_self_communicator()), 0);
   run_ranks(3, [](Communicator& world) { EXPECT_EQ(local_rank(world), world.rank()); });
+}
+
+TEST(Nccl, ABuildWithoutItSaysHowToBuildWithIt) {
+  if (built_with_nccl()) GTEST_SKIP() << "this one has it";
+  try {
+    make_nccl(make_self_communicator(), 0);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(std::string(error.what()).find("-DZERO3D_CUDA=ON"), std::string::npos);
+  }
 }
 
 }  // namespace
