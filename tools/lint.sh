@@ -11,7 +11,7 @@ for tool in clang-format clang-tidy; do
 done
 
 tools/mutate.py --check
-if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.h' '*.cpp'); fi
+if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh'); fi
 clang-format --dry-run --Werror "${files[@]}"
 echo "clang-format: ${#files[@]} files"
 if [ "$format_only" = yes ]; then exit 0; fi

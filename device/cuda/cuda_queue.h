@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "zero3d/device/cuda/cuda_call.h"
+#include "zero3d/device/cuda/cuda_stream.h"
 #include "zero3d/device/native_queue.h"
 
 namespace zero3d {
@@ -29,19 +30,24 @@ class CudaEventPool {
   std::vector<cudaEvent_t> free_;
 };
 
+/// What is asked of the work before a point. Never changes once it is shared.
+using CudaChecks = std::vector<CudaCheck>;
+
 class CudaPoint final : public NativePoint {
  public:
-  explicit CudaPoint(std::shared_ptr<CudaEventPool> pool)
-      : pool_(std::move(pool)), event_(pool_->take()) {}
+  CudaPoint(std::shared_ptr<CudaEventPool> pool, std::shared_ptr<const CudaChecks> checks)
+      : pool_(std::move(pool)), checks_(std::move(checks)), event_(pool_->take()) {}
   ~CudaPoint() override { pool_->give_back(event_); }
   CudaPoint(const CudaPoint&) = delete;
   CudaPoint& operator=(const CudaPoint&) = delete;
 
   bool passed() override;
   cudaEvent_t event() const { return event_; }
+  const CudaChecks& checks() const { return *checks_; }
 
  private:
   const std::shared_ptr<CudaEventPool> pool_;
+  const std::shared_ptr<const CudaChecks> checks_;
   const cudaEvent_t event_;
 };
 
@@ -57,9 +63,12 @@ class CudaQueue final : public NativeQueue {
   bool wait(NativePoint& point) override;
   std::shared_ptr<NativePoint> record() override;
   cudaStream_t stream() const { return stream_; }
+  /// Points recorded from here on call these too.
+  void add(const CudaChecks& checks);
 
  private:
   const std::shared_ptr<CudaEventPool> pool_;
+  std::shared_ptr<const CudaChecks> checks_ = std::make_shared<CudaChecks>();
   cudaStream_t stream_ = nullptr;
 };
 

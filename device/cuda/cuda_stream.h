@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,6 +40,14 @@ inline void enqueue_cuda(Stream& stream, std::string what, std::initializer_list
 /// For `issue`: what it hands to the stream from here on comes after `event`, which is done or has
 /// been handed to CUDA. Throws the error that the event carries.
 void wait_on_cuda(CudaStreamHandle stream, const Event& event);
+
+/// For `issue`, about what it hands on: a point of the stream that is recorded later, or of one
+/// that waited for such a point, calls `check` when it is found to be passed, on whichever thread
+/// finds it; what that throws is the point's error. It does not block. For what kernels find of
+/// their input (a token outside the table), copied to host memory on the stream. The same check
+/// counts once.
+using CudaCheck = std::shared_ptr<const std::function<void()>>;
+void check_at_points(const CudaCheck& check);
 
 /// As Stream::then, but once all work enqueued so far has been handed to CUDA, over or not; the
 /// error is of the handing. For streams of a CUDA device.

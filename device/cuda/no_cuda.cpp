@@ -29,6 +29,7 @@ void enqueue_cuda(Stream& stream, std::string what, std::span<const Access>,
   refuse(concat(what, " on stream '", stream.name(), "'"));
 }
 void wait_on_cuda(CudaStreamHandle, const Event&) { refuse("a wait of a CUDA stream"); }
+void check_at_points(const CudaCheck&) { refuse("a check of a CUDA stream"); }
 void then_handed_on(Stream& stream, std::function<void(const std::exception_ptr&)>) {
   refuse(concat("a call after the work of stream '", stream.name(), "'"));
 }

@@ -1,9 +1,14 @@
 #include "zero3d/parallel/comm/launcher.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
+#include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "zero3d/core/text.h"
 
@@ -26,6 +31,24 @@ std::optional<LaunchPromise> promise(const char* launcher, const char* variable,
   const std::optional<int> value = number(variable);
   if (!value || *value + added < 2) return std::nullopt;
   return LaunchPromise{launcher, variable, *value, *value + added};
+}
+
+/// -1 when no launcher says.
+int told_local_rank() {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID", "LOCAL_RANK"})
+    if (const std::optional<int> value = number(variable)) return *value;
+  return -1;
+}
+
+/// A name that no other machine has: two may bear one host name, and containers of one machine,
+/// with GPUs of their own, run on one system.
+std::string machine() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return concat(name, " ", boot);
 }
 
 }  // namespace
@@ -51,6 +74,28 @@ std::string broken_promise(const std::optional<LaunchPromise>& promise, int rank
       "by the mpirun of the MPI that zero3d was built with (mpirun -n ",
       promise->processes, " zero3d train ...), or one process with --ranks ", promise->processes,
       "; where one process alone is meant, unset ", promise->variable);
+}
+
+int local_rank(std::span<const RankPlace> ranks, int rank) {
+  const RankPlace& own = ranks[static_cast<std::size_t>(rank)];
+  std::set<int> told;
+  int here = 0, before = 0;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].machine != own.machine) continue;
+    ++here;
+    if (r < static_cast<std::size_t>(rank)) ++before;
+    if (ranks[r].local_rank >= 0) told.insert(ranks[r].local_rank);
+  }
+  return static_cast<int>(told.size()) == here ? own.local_rank : before;
+}
+
+int local_rank(Communicator& world) {
+  std::vector<RankPlace> ranks;
+  for (const std::string& value : world.exchange(concat(told_local_rank(), " ", machine()))) {
+    const std::size_t space = value.find(' ');
+    ranks.push_back({value.substr(space + 1), std::stoi(value.substr(0, space))});
+  }
+  return local_rank(ranks, world.rank());
 }
 
 }  // namespace zero3d

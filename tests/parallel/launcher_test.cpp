@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
+
+#include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d {
 namespace {
@@ -28,9 +31,17 @@ class Launched {
   }
 
  private:
-  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",     "PMIX_RANK",
-                                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "RANK",
-                                           "LOCAL_RANK",           "WORLD_SIZE"};
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE",
+                                           "PMI_SIZE",
+                                           "PMIX_RANK",
+                                           "SLURM_STEP_NUM_TASKS",
+                                           "SLURM_NTASKS",
+                                           "RANK",
+                                           "LOCAL_RANK",
+                                           "WORLD_SIZE",
+                                           "SLURM_LOCALID",
+                                           "MPI_LOCALRANKID",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK"};
   Environment before_;
 };
 
@@ -68,6 +79,29 @@ TEST(Launcher, WhatPromisesNothing) {
         // mpirun -n 1 within a step of several tasks.
         Environment{{"OMPI_COMM_WORLD_SIZE", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}})
     EXPECT_EQ(refusal(environment), "");
+}
+
+TEST(LocalRank, IsWhatTheLaunchersOfAMachineSay) {
+  const std::vector<RankPlace> ranks{{"a", 1}, {"b", 0}, {"a", 0}, {"b", 1}, {"a", 3}};
+  const int expected[] = {1, 0, 0, 1, 3};
+  for (int r = 0; r < 5; ++r) EXPECT_EQ(local_rank(ranks, r), expected[r]) << r;
+}
+
+TEST(LocalRank, IsTheOrderOfRanksWhereOneIsSaidTwiceOrNot) {
+  const std::vector<RankPlace> ranks{{"a", 0}, {"a", 0}, {"b", -1}, {"a", 0}, {"b", 1}};
+  const int expected[] = {0, 1, 0, 2, 1};
+  for (int r = 0; r < 5; ++r) EXPECT_EQ(local_rank(ranks, r), expected[r]) << r;
+}
+
+TEST(LocalRank, IsAskedOfTheEnvironmentAndThePeers) {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID", "LOCAL_RANK"}) {
+    const Launched launched(Environment{{variable, "3"}});
+    EXPECT_EQ(local_rank(*make_self_communicator()), 3) << variable;
+  }
+  const Launched launched(Environment{});
+  EXPECT_EQ(local_rank(*make_self_communicator()), 0);
+  run_ranks(3, [](Communicator& world) { EXPECT_EQ(local_rank(world), world.rank()); });
 }
 
 }  // namespace

@@ -216,6 +216,38 @@ TEST_F(CudaDevice, ErrorsOfIssuingStopTheStream) {
   EXPECT_EQ(values(*reader, tensor), std::vector<std::int32_t>(10, 1));
 }
 
+TEST_F(CudaDevice, WhatKernelsFindIsTheErrorOfLaterPoints) {
+  const auto bad = std::make_shared<std::atomic<bool>>(false);  // the stream asks at its end too
+  const auto check = std::make_shared<const std::function<void()>>([bad] {
+    if (*bad) throw_invalid("token 7 is outside the table");
+  });
+  const auto apart = device->create_stream("apart");
+  const auto behind = device->create_stream("behind");
+  Event before, fine, after, relayed, unrelated;
+  compute->record(before);
+  for (int i = 0; i < 2; ++i)
+    enqueue_cuda(*compute, "embedding", std::initializer_list<Access>{},
+                 [check](CudaStreamHandle) { check_at_points(check); });
+  compute->record(fine);
+  fine.wait();
+  compute->record(after);
+  behind->wait(after);
+  behind->record(relayed);
+  apart->record(unrelated);
+  *bad = true;
+  before.wait();
+  unrelated.wait();
+  for (const Event* event : {&after, &relayed}) {
+    try {
+      event->wait();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "token 7 is outside the table");
+    }
+  }
+  EXPECT_THROW(compute->synchronize(), Error);
+}
+
 TEST_F(CudaDevice, HoldsToTheMemoryOfTheGpu) {
   try {
     Buffer(device->memory(), kNoStream, std::size_t{1} << 50, Category::parameters);
