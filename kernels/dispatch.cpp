@@ -11,14 +11,17 @@ void enqueue_on_gpu(Stream& stream, const char* what, std::span<const Access> ac
                     std::function<void(cuda::NativeStream)> body,
                     std::function<void(const cuda::BadElement&)> refuse) {
   if (!refuse) return enqueue_cuda(stream, what, accesses, std::move(body));
-  const auto copy = std::make_shared<const std::uint64_t*>(nullptr);
-  enqueue_cuda(stream, what, accesses, [body = std::move(body), copy](cuda::NativeStream native) {
-    body(native);
-    *copy = cuda::state_of(native).copy_bad_word();
-  });
-  stream.host_task(what, {}, [copy, refuse = std::move(refuse)] {
-    if (**copy != cuda::kNoBadElement) refuse(cuda::bad_element(**copy));
-  });
+  enqueue_cuda(stream, what, accesses,
+               [body = std::move(body), refuse = std::move(refuse)](cuda::NativeStream native) {
+                 cuda::StreamState& state = cuda::state_of(native);
+                 auto copy = state.begin_check();
+                 body(native);
+                 state.end_check();
+                 check_at_points(std::make_shared<const std::function<void()>>(
+                     [copy = std::move(copy), refuse] {
+                       if (*copy != cuda::kNoBadElement) refuse(cuda::bad_element(*copy));
+                     }));
+               });
 }
 
 std::string describe(const char* name, const ConstView& view) {

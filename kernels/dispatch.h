@@ -26,8 +26,8 @@ struct Bodies {
   void (*refuse)(const Args&, const cuda::BadElement&) = nullptr;
 };
 
-/// Enqueues a GPU's body; `refuse`, where given, runs on the host after it and fails the stream if
-/// the body found an element out of range. The host then waits for the GPU in the stream's thread.
+/// Enqueues a GPU's body; `refuse`, where given, makes the error of the points behind the body if
+/// that found an element out of range. Nobody waits for it.
 void enqueue_on_gpu(Stream& stream, const char* what, std::span<const Access> accesses,
                     std::function<void(cuda::NativeStream)> body,
                     std::function<void(const cuda::BadElement&)> refuse);

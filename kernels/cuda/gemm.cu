@@ -58,6 +58,10 @@ struct Products {
     check_blas(cublasLtCreate(&handle), "cublasLtCreate");
     check_cuda(cudaMalloc(&workspace, kWorkspace), "memory of matrix products");
   }
+  ~Products() {
+    cublasLtDestroy(handle);
+    cudaFree(workspace);
+  }
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
@@ -67,9 +71,8 @@ struct Products {
 };
 
 Products& products_of(NativeStream stream) {
-  // Never destroyed, as the state that keeps it.
-  return *static_cast<Products*>(
-      state_of(stream).products([] { return std::shared_ptr<void>(new Products, [](void*) {}); }));
+  return *static_cast<Products*>(state_of(stream).products(
+      [] { return std::shared_ptr<void>(std::make_shared<Products>()); }));
 }
 
 /// What the library is asked for: c = product (+ bias) (+ added, which has c's dtype).

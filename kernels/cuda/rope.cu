@@ -14,7 +14,7 @@ struct Frequencies {
 
 /// Pairs [first, first + pairs) of each head.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     rope_kernel(T* x, std::int64_t stride, std::int64_t rows, std::int64_t seq,
                 std::int64_t first_position, std::int64_t heads, std::int64_t head_dim, int first,
                 int pairs, float scaling, bool inverse,

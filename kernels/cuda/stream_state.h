@@ -20,16 +20,21 @@ class StreamState {
   /// next on the stream may use them until the next call. Growing waits for the stream.
   virtual std::byte* scratch(std::size_t bytes) = 0;
 
-  /// A word of device memory where kernels leave the least bad_element() by atomicMin.
+  /// A word of device memory where kernels leave the least bad_element() by atomicMin: that of the
+  /// check that has begun, else one that nobody reads.
   virtual std::uint64_t* bad_word() = 0;
-  /// Enqueues a copy of it to host memory, and that it is kNoBadElement again; the copy's address.
-  virtual const std::uint64_t* copy_bad_word() = 0;
+  /// Bodies called from here on leave what they find in a word of this check, whose copy in host
+  /// memory is given: it holds kNoBadElement or, once what end_check() enqueues is over, what was
+  /// found. The word belongs to the check as long as somebody holds the copy.
+  virtual std::shared_ptr<const std::uint64_t> begin_check() = 0;
+  virtual void end_check() = 0;
 
   /// What `make` made at the first call.
   virtual void* products(const std::function<std::shared_ptr<void>()>& make) = 0;
 };
 
-/// Of a stream of the calling thread's device, made at the first call and kept for the process.
+/// Of a stream of the calling thread's device, made at the first call and kept for the process. A
+/// stream that gets the handle of one that has ended goes on with what that one left.
 StreamState& state_of(NativeStream stream);
 
 inline constexpr std::uint64_t kNoBadElement = ~std::uint64_t{0};

@@ -12,6 +12,11 @@ struct AttentionCase {
   float dropout;
 };
 
+bool on_tensor_cores(DType dtype, std::int64_t head_dim, std::int64_t offset) {
+  const bool taken = head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
+  return dtype != DType::f32 && taken && offset == 0;
+}
+
 class CudaAttention : public ::testing::TestWithParam<AttentionCase> {};
 
 TEST_P(CudaAttention, MatchesTheCpu) {
@@ -53,9 +58,12 @@ TEST_P(CudaAttention, MatchesTheCpu) {
     cpu::attention_forward(forward(false));
     cuda::attention_forward(forward(true), kit.stream());
     const double ulps = dtype == DType::f32 ? 32 : 2;
-    // On tensor cores each probability is rounded to the dtype: half a unit of a sum of values
-    // near 1.
-    const double floor = dtype == DType::f32 ? 4e-6 : 0.5 * precision_of(dtype);
+    // Tensor cores take each probability, and each gradient of a score, rounded to the dtype:
+    // results are off by that much of the sums of what they weigh, here values near 1.
+    const bool rounds = on_tensor_cores(dtype, c.head_dim, offset);
+    const double unit = precision_of(dtype);
+    const double floor = dtype == DType::f32 ? 4e-6 : rounds ? unit : 0.1 * unit;
+    const double gradient_floor = dtype == DType::f32 ? 2e-5 : rounds ? 2 * unit : 0.5 * unit;
     kit.expect_close(out, ulps, floor, "out");
     kit.expect_close(lse, 16, 2e-6, "lse");
     // Backward from the CPU's results on both sides.
@@ -79,8 +87,7 @@ TEST_P(CudaAttention, MatchesTheCpu) {
     };
     cpu::attention_backward(backward(false));
     cuda::attention_backward(backward(true), kit.stream());
-    kit.expect_close(gradient, ulps, dtype == DType::f32 ? 2e-5 : 0.5 * precision_of(dtype),
-                     "gradients");
+    kit.expect_close(gradient, ulps, gradient_floor, "gradients");
   });
 }
 
@@ -91,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionCase{1, 130, 4, 2, 24, 0, 0.0f}, AttentionCase{1, 100, 2, 1, 64, 33, 0.0f},
         AttentionCase{1, 97, 2, 1, 40, 0, 0.2f}, AttentionCase{1, 65, 1, 1, 96, 1, 0.0f},
         AttentionCase{1, 70, 1, 1, 128, 0, 0.0f}, AttentionCase{1, 40, 2, 1, 256, 17, 0.1f},
-        AttentionCase{1, 33, 1, 1, 200, 0, 0.0f}, AttentionCase{2, 200, 2, 1, 64, 0, 0.1f},
+        AttentionCase{1, 33, 1, 1, 200, 0, 0.0f}, AttentionCase{1, 140, 2, 1, 64, 0, 0.1f},
         AttentionCase{1, 150, 1, 1, 128, 70, 0.0f}, AttentionCase{1, 81, 1, 1, 96, 0, 0.0f}));
 
 }  // namespace

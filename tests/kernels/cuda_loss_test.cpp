@@ -34,6 +34,7 @@ TEST(CudaLoss, ForwardAndBackwardMatchTheCpu) {
                                 loss.on<float>(gpu)};
       };
       cpu::cross_entropy_forward(forward(false));
+      const auto found = cuda::state_of(kit.stream()).begin_check();
       cuda::cross_entropy_forward(forward(true), kit.stream());
       kit.expect_close(lse, 8, 1e-6, "lse");
       kit.expect_close(loss, 16, 1e-5, "loss");
@@ -54,8 +55,9 @@ TEST(CudaLoss, ForwardAndBackwardMatchTheCpu) {
       cuda::cross_entropy_backward(backward(true), kit.stream());
       kit.expect_close(logits, dtype == DType::f32 ? 64 : 2, dtype == DType::f16 ? 1e-7 : 1e-9,
                        "gradient");
-      EXPECT_EQ(*cuda::state_of(kit.stream()).copy_bad_word(), cuda::kNoBadElement);
+      cuda::state_of(kit.stream()).end_check();
       kit.sync();
+      EXPECT_EQ(*found, cuda::kNoBadElement);
     }
   });
 }
@@ -159,7 +161,7 @@ TEST(CudaLoss, ATargetOutsideTheVocabularyIsReported) {
       {DType::f32, 4, 10, logits.on<void>(true), targets.on<std::int32_t>(true),
        lse.on<float>(true), loss.on<float>(true)},
       kit.stream());
-  const std::uint64_t* word = cuda::state_of(kit.stream()).copy_bad_word();
+  cuda::state_of(kit.stream()).end_check();
   kit.sync();
   const cuda::BadElement bad = cuda::bad_element(*word);
   EXPECT_EQ(bad.row, 2);

@@ -92,8 +92,9 @@ TEST(CudaEmbedding, ATokenOutsideTheVocabularyIsReported) {
   f.tokens = tokens.on<std::int32_t>(true);
   f.table = table.on<void>(true);
   f.out = out.on<void>(true);
+  const auto word = cuda::state_of(kit.stream()).begin_check();
   cuda::embedding_forward(f, kit.stream());
-  const std::uint64_t* word = cuda::state_of(kit.stream()).copy_bad_word();
+  cuda::state_of(kit.stream()).end_check();
   kit.sync();
   const cuda::BadElement bad = cuda::bad_element(*word);
   EXPECT_EQ(bad.row, 1);
