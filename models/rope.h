@@ -25,8 +25,8 @@ class Rope {
  public:
   explicit Rope(const ModelConfig& config);
 
-  /// Turns each of `columns` (rows [B * seq], of the context's part of each sample) in place, times the attention factor; inverse:
-  /// backwards, for gradients (times the factor as well).
+  /// Turns each of `columns` (rows [B * seq], of the context's part of each sample) in place, times
+  /// the attention factor; inverse: backwards, for gradients (times the factor as well).
   void turn(BlockContext& context, std::int64_t seq, std::initializer_list<Columns> columns,
             bool inverse) const;
 

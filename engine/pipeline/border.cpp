@@ -21,11 +21,9 @@ class Inference {
         parameters_(layout, dtype, *device_),
         stage_(stage_of(layout)),
         tiles_(layout.tiles()),
-        runner_(module, parameters_, *device_, *compute_,
-                {.dtype = dtype,
-                 .stage = stage_,
-                 .tp = tp.without_links(),
-                 .sp = sp.without_links()}) {
+        runner_(
+            module, parameters_, *device_, *compute_,
+            {.dtype = dtype, .stage = stage_, .tp = tp.without_links(), .sp = sp.without_links()}) {
     const Tensor ids(device_->memory(), kNoStream, DType::i32, Shape{batch, sequence},
                      Category::batches);
     runner_.begin(0, {.tokens = ids, .targets = ids});

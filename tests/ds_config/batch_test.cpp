@@ -177,8 +177,9 @@ TEST(Degrees, OfTheOwnSectionTakePrecedenceAndContradictionsAreOneLineEach) {
   EXPECT_TRUE(load("\"data_parallel_size\": 2").ok());
   const LoadResult other = load("\"data_parallel_size\": 4");
   ASSERT_EQ(other.errors.size(), 1u);
-  EXPECT_EQ(other.errors[0].text(),
-            "data_parallel_size: is 4, but 8 ranks with sp 4 have dp 2: state 2, or remove the key");
+  EXPECT_EQ(
+      other.errors[0].text(),
+      "data_parallel_size: is 4, but 8 ranks with sp 4 have dp 2: state 2, or remove the key");
 }
 
 }  // namespace
