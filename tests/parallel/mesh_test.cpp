@@ -11,6 +11,7 @@
 #include "zero3d/core/error.h"
 #include "zero3d/core/text.h"
 #include "zero3d/parallel/comm/forwarding.h"
+#include "zero3d/parallel/comm/planned_world.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d {
@@ -71,6 +72,20 @@ void expect_groups_of_topology(const GridDegrees& degrees) {
   EXPECT_EQ(splits, ranks * static_cast<int>(groups.size()));
 }
 
+/// Alone, without the other ranks.
+void expect_planned_groups(const GridDegrees& degrees) {
+  const Topology topology(degrees.dp * degrees.tp * degrees.pp * degrees.sp, degrees);
+  for (int rank = 0; rank < topology.world_size(); ++rank) {
+    const std::unique_ptr<Communicator> world = make_planned_world(topology, rank);
+    const Mesh mesh(*world, degrees);
+    for (const Axis axis : kAxes) {
+      const std::vector<int> expected = topology.group(axis, rank);
+      ASSERT_EQ(mesh.size(axis), static_cast<int>(expected.size())) << name_of(axis);
+      ASSERT_EQ(expected.at(static_cast<std::size_t>(mesh.rank(axis))), rank) << name_of(axis);
+    }
+  }
+}
+
 TEST(Mesh, GroupsAreTheTopologysForEveryFactorisation) {
   for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
     for (int tp = 1; tp <= ranks; ++tp) {
@@ -80,6 +95,7 @@ TEST(Mesh, GroupsAreTheTopologysForEveryFactorisation) {
           const GridDegrees degrees{.dp = ranks / (tp * pp * sp), .tp = tp, .pp = pp, .sp = sp};
           SCOPED_TRACE(concat("dp ", degrees.dp, ", tp ", tp, ", pp ", pp, ", sp ", sp));
           expect_groups_of_topology(degrees);
+          expect_planned_groups(degrees);
         }
       }
     }
