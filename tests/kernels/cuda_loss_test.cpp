@@ -157,6 +157,7 @@ TEST(CudaLoss, ATargetOutsideTheVocabularyIsReported) {
     return row < 2 ? 3 : row == 2 ? 10 : -7;
   });
   const Tensor lse = kit.output(DType::f32, 4), loss = kit.output(DType::f32, 2);
+  const auto word = cuda::state_of(kit.stream()).begin_check();
   cuda::cross_entropy_forward(
       {DType::f32, 4, 10, logits.on<void>(true), targets.on<std::int32_t>(true),
        lse.on<float>(true), loss.on<float>(true)},
