@@ -246,6 +246,11 @@ class Validate(CommandTest):
         self.assertIn('did you mean "llama-tiny"', self.run_command(["validate", "--model", "llama-tinny", path]).stderr)
 
 
+    def test_what_cannot_be_read_is_named_once(self):
+        told = self.run_command(["validate", self.folder / "absent.json"]).stdout.splitlines()[0]
+        self.assertEqual(told.count("absent.json"), 1, told)
+
+
 class Command(CommandTest):
     def test_version_and_help(self):
         self.assertRegex(self.succeed(["--version"]).stdout, r"^zero3d \d+\.\d+\.\d+\n$")
