@@ -168,6 +168,10 @@ class SameWords(CommandTest):
     def test_configurations_whose_messages_are_reviewed(self):
         self.hold_together(self.written(reviewed_configurations()))
 
+    def test_a_pipeline_of_few_micro_batches(self):
+        self.hold_together(self.written(['{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, "pipeline": {"stages": 2}, '
+                                         f'"gradient_accumulation_steps": {count}}}' for count in (1, 2)]), ranks=4)
+
     def test_odd_configurations(self):
         self.hold_together(self.written(odd_configurations()))
 
