@@ -128,7 +128,8 @@ void LoadResult::require_ok() const {
 std::string ConfigMessage::text() const { return concat(path, path.empty() ? "" : ": ", message); }
 
 std::string LoadResult::show(const ConfigMessage& entry) const {
-  if (entry.position.line == 0) return concat(name, ": ", entry.text());
+  if (entry.position.line == 0)  // what cannot be read says so itself
+    return entry.text().starts_with(name) ? entry.text() : concat(name, ": ", entry.text());
   return locate(text, name, entry.position, entry.text());
 }
 

@@ -40,6 +40,10 @@ class Trial {
         error(key, concat("cuts layers into ", tiles, " tiles, and tp is ", settings.tp,
                           ": a layer is cut one way or the other; set it to 1, or tp to 1"));
     }
+    if (settings.accumulation < settings.pp)  // the engine says the same, and for how long
+      warn(concat("gradient_accumulation_steps: ", settings.accumulation,
+                  " micro-batches of a step on ", settings.pp,
+                  " stages leave some of them waiting; raise gradient_accumulation_steps"));
     const bool sound = !settings.optimizer.type.empty() && !reported("optimizer");
     const bool scheduled = !settings.schedule.type.empty() && !reported("scheduler");
     if (sound) {

@@ -133,9 +133,10 @@ Engine::Engine(const TrainSettings& settings, const Module& module, const Mesh& 
     throw ConfigError("", "a step that is run as a whole needs managed accumulation");
   if (const int stages = mesh.size(Axis::pp); mesh.leads() && settings.accumulation < stages) {
     log_warning(concat(settings.accumulation, " micro-batches of a step on ", stages,
-                       " stages: they wait ",
+                       " stages leave some of them waiting; raise gradient_accumulation_steps "
+                       "(they wait ",
                        static_cast<int>(100 * model_->plan().bubble(settings) + 0.5),
-                       "% of their time; raise gradient_accumulation_steps"));
+                       "% of their time)"));
   }
   window_.emplace(model_->state(), settings.accumulation, settings.managed_accumulation);
   const RankStreams& streams = model_->streams();

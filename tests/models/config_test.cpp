@@ -203,8 +203,7 @@ TEST(ModelConfig, HostileValuesAreRefused) {
       {"layer_types", "{}"},
       {"dtype", "16"},
       {"initializer_range", "1e400"}};
-  for (const auto& [key, value] : bad)
-    expect_refused(with_key(kLlama, key, value), {});
+  for (const auto& [key, value] : bad) expect_refused(with_key(kLlama, key, value), {});
   expect_refused(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 5})",
                  {"hidden_size", "absent"});
 }

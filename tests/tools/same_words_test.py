@@ -168,6 +168,10 @@ class SameWords(CommandTest):
     def test_configurations_whose_messages_are_reviewed(self):
         self.hold_together(self.written(reviewed_configurations()))
 
+    def test_a_pipeline_of_few_micro_batches(self):
+        self.hold_together(self.written(['{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, "pipeline": {"stages": 2}, '
+                                         f'"gradient_accumulation_steps": {count}}}' for count in (1, 2)]), ranks=4)
+
     def test_odd_configurations(self):
         self.hold_together(self.written(odd_configurations()))
 
@@ -244,6 +248,11 @@ class Validate(CommandTest):
         self.assertIn("square of hidden size 128", told.stdout)
         self.assertIn("llama-tiny: its 4 attention heads", told.stdout)
         self.assertIn('did you mean "llama-tiny"', self.run_command(["validate", "--model", "llama-tinny", path]).stderr)
+
+
+    def test_what_cannot_be_read_is_named_once(self):
+        told = self.run_command(["validate", self.folder / "absent.json"]).stdout.splitlines()[0]
+        self.assertEqual(told.count("absent.json"), 1, told)
 
 
 class Command(CommandTest):
