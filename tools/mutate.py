@@ -29,7 +29,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tools" / "mutations.tsv"
 ORDERING = "wait record release ready finish publish synchronize end_step acquire used_on give_up gather_published close"
-DRIVEN = ("command_test", "bad_input_test", "checkpoint_test", "deepspeed_layout_test", "same_words_test", "plan_test", "drive_fault_test", "inspect_test", "mesh_test", "zenflow_test", "published_files_test", "recorded_runs_test")  # By the command; other tests are programs of their name.
+DRIVEN = ("command_test", "bad_input_test", "checkpoint_test", "deepspeed_layout_test", "same_words_test", "plan_test", "drive_fault_test", "inspect_test", "mesh_command_test", "zenflow_test", "published_files_test", "recorded_runs_test")  # By the command; other tests are programs of their name.
 # A mutant may leave something unused; that alone is no reason not to build.
 WARNINGS = "unused-variable unused-but-set-variable unused-function unused-parameter unused-value parentheses"
 PRAGMAS = "".join(f'#pragma GCC diagnostic ignored "-W{warning}"\n' for warning in WARNINGS.split())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Meshes as the command takes them: from the file, the section zero3d and options; the table, what is refused, threads against
 processes, and what a tensor-parallel run writes.
-Usage: mesh_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
+Usage: mesh_command_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]"""
 import json
 import re
 import subprocess
