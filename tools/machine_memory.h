@@ -26,8 +26,8 @@ int ranks_of_this_machine(Communicator& world);
 /// `plan` each need more than it has.
 void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine);
 
-/// Throws IoError when a drive has less free than `ranks` of this machine with `plan` each lay there
-/// (a run lays all its files before the first step), or when its folder cannot be written.
+/// Throws IoError when a drive has less free than `ranks` of this machine with `plan` each lay
+/// there (a run lays all its files before the first step), or when its folder cannot be written.
 void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSettings& offload);
 
 /// Throws OutOfMemory when the process's limit of address space (ulimit -v) has no room for the

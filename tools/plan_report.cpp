@@ -68,7 +68,7 @@ void print_plan(const TrainPlan& plan, Engine& engine, const TileSettings& tiles
     for (const std::string& line : topology.table()) print("mesh", line);
   if (const std::string line = zero.pipeline_line(); !line.empty()) {
     const std::string list = describe(given_partition(zero.pipeline.bounds));
-    const std::string asked = describe(settings.pipeline.partition);
+    const std::string asked = describe(plan.settings.pipeline.partition);
     print("pipeline", concat(name_of(settings.pipeline.schedule), ", partition ", asked,
                              asked == list ? "" : concat(" (", list, ")"), ", ",
                              static_cast<int>(100 * zero.bubble(settings) + 0.5),

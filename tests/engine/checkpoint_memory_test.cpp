@@ -188,13 +188,15 @@ TEST(CheckpointMemory, WithoutAnyRoomTheSaveFailsAndTrainingGoesOn) {
       run_engine(json_of(2, kAccumulation), options).estimates[0].total(kHostTiers);
   options.body = [&](Engine& engine, Module&, int rank) {
     train_batches(engine, rank, 1);
-    TrackingResource& memory = engine.model().device().memory(Tier::pinned);
-    const Tensor all(memory, kNoStream, DType::u8, Shape{memory.available()}, Category::other);
-    try {
-      engine.save_checkpoint(folder.path().string());
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory) << error.what();
+    {
+      TrackingResource& memory = engine.model().device().memory(Tier::pinned);
+      const Tensor all(memory, kNoStream, DType::u8, Shape{memory.available()}, Category::other);
+      try {
+        engine.save_checkpoint(folder.path().string());
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory) << error.what();
+      }
     }
     train_batches(engine, rank, 1);
   };
