@@ -219,8 +219,8 @@ class Engine {
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<StageLinks> links_;  ///< Null where there is one stage.
   std::unique_ptr<class BlockRunner> runner_;
-  /// Between stages, by the shape of a micro-batch, whether tensor parallelism splits its sequences,
-  /// and whether it is whole on every rank.
+  /// Between stages, by the shape of a micro-batch, whether tensor parallelism splits its
+  /// sequences, and whether it is whole on every rank.
   mutable std::map<std::tuple<std::int64_t, std::int64_t, bool, bool>, Borders> borders_;
   StepResult last_;
   std::vector<Shape> planned_shapes_;  ///< Of batches; none holds another.
