@@ -59,7 +59,8 @@ void sum_columns(Stream& stream, std::span<const ConstColumns> parts, const Colu
     args.parts.push_back(rows_of(part));
     touched.push_back(reads(part.matrix));
   }
-  dispatch(stream, kWhat, touched, {.cpu = cpu::sum_columns}, std::move(args));
+  dispatch(stream, kWhat, touched, {.cpu = cpu::sum_columns, .cuda = cuda::sum_columns},
+           std::move(args));
 }
 
 void add_scaled(Stream& stream, const ConstView& src, float factor, const View& dst) {

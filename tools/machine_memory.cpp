@@ -24,15 +24,6 @@ namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
-/// The folder itself or, where it is still to be made, the nearest one around it.
-std::string existing_folder(const std::string& path) {
-  std::error_code code;
-  std::filesystem::path folder = std::filesystem::absolute(path, code);
-  while (!std::filesystem::exists(folder, code) && folder.has_relative_path())
-    folder = folder.parent_path();
-  return folder.string();
-}
-
 /// The number that a file consists of; "max" is none.
 std::optional<std::int64_t> number_in(const std::string& path) {
   std::ifstream in(path);
@@ -100,6 +91,14 @@ std::int64_t left_in_groups(const std::string& root) {
 }
 
 }  // namespace
+
+std::string existing_folder(const std::string& path) {
+  std::error_code code;
+  std::filesystem::path folder = std::filesystem::absolute(path, code);
+  while (!std::filesystem::exists(folder, code) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder.string();
+}
 
 MachineMemory read_machine_memory(const std::string& root) {
   MachineMemory machine;

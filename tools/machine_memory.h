@@ -30,6 +30,9 @@ void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineM
 /// there (a run lays all its files before the first step), or when its folder cannot be written.
 void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSettings& offload);
 
+/// The folder itself or, where it is still to be made, the nearest one around it.
+std::string existing_folder(const std::string& path);
+
 /// Throws OutOfMemory when the process's limit of address space (ulimit -v) has no room for the
 /// stacks of `ranks` ranks of `threads` threads each and for what libraries map beside: refused
 /// either, they end the process without a word.

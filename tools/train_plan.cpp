@@ -193,17 +193,9 @@ void require_patterns_found(const TrainPlan& plan) {
   plan.no_decay.require_found(names);
 }
 
-/// The first folder of those above a path that is there.
-fs::path existing_parent(const std::string& path) {
-  std::error_code code;
-  fs::path at = fs::absolute(path, code);
-  while (!at.empty() && at != at.root_path() && !fs::exists(at, code)) at = at.parent_path();
-  return at;
-}
-
 /// What cannot be saved to must not be found out after hours.
 void require_savable(const std::string& folder) {
-  const fs::path at = existing_parent(folder);
+  const fs::path at = existing_folder(folder);
   std::error_code code;
   if (!fs::is_directory(at, code))
     throw IoError(at.string(), ENOTDIR, "expected a folder for --save");

@@ -24,6 +24,7 @@ namespace zero3d::kernels::cuda {
 void convert(const PairArgs& args, NativeStream stream);
 void add(const PairArgs& args, NativeStream stream);
 void copy_columns(const CopyColumnsArgs& args, NativeStream stream);
+void sum_columns(const SumColumnsArgs& args, NativeStream stream);
 void add_scaled(const AddScaledArgs& args, NativeStream stream);
 void scale(const ScaleArgs& args, NativeStream stream);
 void fill(const ScaleArgs& args, NativeStream stream);

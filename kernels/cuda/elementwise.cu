@@ -54,6 +54,30 @@ struct Fill {
   }
 };
 
+constexpr int kMostParts = 64;  // whose addresses fit a launch's parameters
+
+template <typename T>
+struct SumColumns {
+  ConstRows parts[kMostParts];
+  int count;
+  Rows to;
+  std::int64_t width;
+  template <int n>
+  __device__ void at(std::int64_t i) const {
+    const std::int64_t row = i / width, column = i % width;
+    const auto from = [&](int part) {
+      const ConstRows& rows = parts[part];
+      return load<n>(static_cast<const T*>(rows.data) + row * rows.stride + column);
+    };
+    Floats<n> sum = from(0);
+    for (int part = 1; part < count; ++part) {
+      const Floats<n> value = from(part);
+      sum = each<n>([&](int k) { return __fadd_rn(sum.v[k], value.v[k]); });
+    }
+    store(sum, static_cast<T*>(to.data) + row * to.stride + column);
+  }
+};
+
 /// body(from, to) as typed pointers.
 template <typename Body>
 void with_pair(const PairArgs& a, const Body& body) {
@@ -140,6 +164,20 @@ void copy_columns(const CopyColumnsArgs& a, NativeStream stream) {
                                static_cast<std::size_t>(a.bytes), static_cast<std::size_t>(a.rows),
                                cudaMemcpyDeviceToDevice, stream),
              "copy_columns");
+}
+
+void sum_columns(const SumColumnsArgs& a, NativeStream stream) {
+  const std::size_t parts = a.parts.size();
+  if (parts > kMostParts)
+    throw_invalid(concat("sum_columns: expected at most ", kMostParts, " parts, found ", parts));
+  bool wide = wide_rows({a.width, a.to.stride}) && aligned({a.to.data});
+  for (const ConstRows& part : a.parts)
+    wide = wide && wide_rows({part.stride}) && aligned({part.data});
+  with_type(a.dtype, [&](auto tag) {
+    SumColumns<decltype(tag)> body{{}, static_cast<int>(parts), a.to, a.width};
+    std::copy(a.parts.begin(), a.parts.end(), body.parts);
+    for_elements("sum_columns", stream, a.rows * a.width, wide, body);
+  });
 }
 
 void scale(const ScaleArgs& a, NativeStream stream) {

@@ -19,6 +19,7 @@ StreamState& state_of(NativeStream) { refuse(); }
 void convert(const PairArgs&, NativeStream) { refuse(); }
 void add(const PairArgs&, NativeStream) { refuse(); }
 void copy_columns(const CopyColumnsArgs&, NativeStream) { refuse(); }
+void sum_columns(const SumColumnsArgs&, NativeStream) { refuse(); }
 void add_scaled(const AddScaledArgs&, NativeStream) { refuse(); }
 void scale(const ScaleArgs&, NativeStream) { refuse(); }
 void fill(const ScaleArgs&, NativeStream) { refuse(); }

@@ -75,6 +75,32 @@ TEST(CudaElementwise, ScaleFillAndColumnsHaveTheCpusBits) {
   });
 }
 
+TEST(CudaElementwise, ColumnsAreSummedInTheOrderOfTheirParts) {
+  for_dtypes([](DType dtype, std::int64_t offset) {
+    for (const std::int64_t width : {5, 16}) {
+      CudaKit kit(offset);
+      const std::int64_t rows = 13, stride = width + 8;
+      const Tensor from = kit.random(dtype, rows * stride * 3, "from");
+      const Tensor to = kit.random(dtype, rows * stride, "to");
+      const auto args = [&](bool gpu) {
+        SumColumnsArgs a;
+        a.dtype = dtype;
+        for (std::int64_t part = 0; part < 3; ++part)
+          a.parts.push_back(
+              {from.on<std::byte>(gpu) + part * rows * stride * std::int64_t(size_of(dtype)),
+               stride});
+        a.to = {to.on<void>(gpu), stride};
+        a.rows = rows;
+        a.width = width;
+        return a;
+      };
+      cpu::sum_columns(args(false));
+      cuda::sum_columns(args(true), kit.stream());
+      kit.expect_same(to, "sum_columns");
+    }
+  });
+}
+
 TEST(CudaElementwise, SquaresAreSummedInTheCpusTree) {
   for_dtypes([](DType dtype, std::int64_t offset) {
     for (const std::int64_t count : {1, 7, 1023, 1024, 1025, 40 * 1024 + 13}) {
