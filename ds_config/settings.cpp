@@ -360,8 +360,8 @@ TrainSettings load_settings(std::string_view source, int ranks) {
 }
 
 TrainingSession initialize(std::string_view source, const Module& module, Communicator& world,
-                           const EngineOptions& options, int threads) {
-  return initialize(load_settings(source, world.size()), module, world, options, threads);
+                           const EngineOptions& options, int threads, DeviceChoice device) {
+  return initialize(load_settings(source, world.size()), module, world, options, threads, device);
 }
 
 }  // namespace zero3d

@@ -29,6 +29,7 @@ TrainSettings load_settings(std::string_view source, int ranks);
 /// As DeepSpeed's initialize: an engine, and a device for it, that trains as the ds_config `source`
 /// says.
 TrainingSession initialize(std::string_view source, const Module& module, Communicator& world,
-                           const EngineOptions& options = {}, int threads = 1);
+                           const EngineOptions& options = {}, int threads = 1,
+                           DeviceChoice device = DeviceChoice::cpu);
 
 }  // namespace zero3d

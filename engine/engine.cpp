@@ -15,6 +15,7 @@
 #include "zero3d/engine/memory_fit.h"
 #include "zero3d/engine/mesh_problems.h"
 #include "zero3d/engine/pipeline/measured_partition.h"
+#include "zero3d/parallel/comm/launcher.h"
 
 namespace zero3d {
 namespace {
@@ -473,11 +474,12 @@ std::vector<double> Engine::get_lr() const {
 }
 
 TrainingSession initialize(const TrainSettings& settings, const Module& module, Communicator& world,
-                           const EngineOptions& options, int threads) {
+                           const EngineOptions& options, int threads, DeviceChoice choice) {
   CpuDeviceOptions device_options;
   device_options.rank = world.rank();
   device_options.threads = threads;
-  auto device = make_cpu_device(device_options);
+  const DeviceKind kind = device_kind(choice);
+  auto device = make_device(kind, device_options, kind == DeviceKind::cuda ? local_rank(world) : 0);
   const Topology topology =
       Topology::with_rest_as_dp(world.size(), settings.tp, settings.pp, settings.sp);
   auto mesh = std::make_unique<Mesh>(world, topology.degrees());

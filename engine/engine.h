@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "zero3d/device/device.h"
+#include "zero3d/device/device_choice.h"
 #include "zero3d/engine/accumulation_window.h"
 #include "zero3d/engine/checkpoint/checkpoint.h"
 #include "zero3d/engine/dry_run.h"
@@ -232,7 +233,6 @@ class Engine {
   std::unique_ptr<CheckpointSaver> saver_;  ///< Null until the first save.
 };
 
-/// Makes the mesh, a CPU device of `threads` threads for this rank and an engine on it.
 class TrainingSession {
  public:
   TrainingSession(std::unique_ptr<Mesh> mesh, std::unique_ptr<Device> device,
@@ -246,7 +246,10 @@ class TrainingSession {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Engine> engine_;
 };
+/// Makes the mesh, a device with `threads` threads of the host for this rank, and an engine on it.
+/// Ranks that share a machine take its GPUs in turn. Collective.
 TrainingSession initialize(const TrainSettings& settings, const Module& module, Communicator& world,
-                           const EngineOptions& options = {}, int threads = 1);
+                           const EngineOptions& options = {}, int threads = 1,
+                           DeviceChoice device = DeviceChoice::cpu);
 
 }  // namespace zero3d

@@ -118,19 +118,35 @@ int ranks_of_this_machine(Communicator& world) {
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
-void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine) {
+void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine,
+                           std::initializer_list<Tier> tiers) {
   if (machine.available < 0) return;
-  const std::int64_t needed = plan.total() + plan.total(kHostTiers) + kRankOverhead;
+  const std::int64_t needed = plan.total(tiers) + kRankOverhead;
   const std::int64_t share = machine.available / ranks;
   if (needed <= share) return;
   throw OutOfMemory(
       needed, "host",
       concat(
-          "the plan needs ", format_bytes(needed), " for each rank (",
-          plan.describe({Tier::device, Tier::pinned, Tier::pageable}), "), and this machine has ",
-          format_bytes(machine.available), " left (by ", machine.limited_by, ")",
+          "the plan needs ", format_bytes(needed), " for each rank (", plan.describe(tiers),
+          "), and this machine has ", format_bytes(machine.available), " left (by ",
+          machine.limited_by, ")",
           ranks == 1 ? "" : concat(", ", format_bytes(share), " for each of its ", ranks, " ranks"),
-          ": take ", in_words(machine_advice(plan.habits))));
+          ": take ",
+          in_words(tiers.size() == kTiers ? machine_advice(plan.habits)
+                                          : host_advice(plan.habits))));
+}
+
+void require_gpu_holds(const MemoryEstimate& plan, int ranks, std::int64_t free) {
+  const std::int64_t needed = plan.total();
+  if (needed <= free / ranks) return;
+  throw OutOfMemory(
+      needed, "device",
+      concat("the plan needs ", format_bytes(needed), " of device memory for each rank (",
+             plan.describe(), "), and the GPU has ", format_bytes(free), " free",
+             ranks == 1
+                 ? ""
+                 : concat(", ", format_bytes(free / ranks), " for each of its ", ranks, " ranks"),
+             ": take ", in_words(device_advice(plan.habits))));
 }
 
 void require_drives_hold(const MemoryEstimate& plan, int ranks, const OffloadSettings& offload) {

@@ -23,8 +23,13 @@ MachineMemory read_machine_memory(const std::string& root = "");
 int ranks_of_this_machine(Communicator& world);
 
 /// Throws OutOfMemory, with the numbers and what to change, when `ranks` of this machine with
-/// `plan` each need more than it has.
-void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine);
+/// `plan` each need more than it has; of the tiers in `tiers`.
+void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineMemory& machine,
+                           std::initializer_list<Tier> tiers = {Tier::device, Tier::pinned,
+                                                                Tier::pageable});
+
+/// The same of a GPU with `free` bytes that `ranks` share.
+void require_gpu_holds(const MemoryEstimate& plan, int ranks, std::int64_t free);
 
 /// Throws IoError when a drive has less free than `ranks` of this machine with `plan` each lay
 /// there (a run lays all its files before the first step), or when its folder cannot be written.

@@ -75,6 +75,10 @@ void print_plan(const TrainPlan& plan, Engine& engine, const TileSettings& tiles
                              "% of the stages' time in bubbles if blocks take equal times"));
     print("pipeline", line);
   }
+  if (plan.device == DeviceKind::cuda)
+    print("device", concat("CUDA, ", plan.gpu_memory.size(),
+                           " GPU(s), which the ranks of a machine "
+                           "take in turn"));
   print("cores", binding);
   print("batch", concat(settings.micro_batch * settings.accumulation * degrees.dp, " = micro ",
                         settings.micro_batch, " x accumulation ", settings.accumulation, " x dp ",

@@ -63,6 +63,10 @@ void add_run(CLI::App& command, TrainRequest& request) {
   add("--threads", request.threads, "N",
       "Threads of each rank; default: the cores it may use over the ranks")
       ->check(int_number(1, 4096));
+  add("--device", request.device, "WORD",
+      "What each rank computes on; auto: a GPU in builds with CUDA that may use one, else the CPU")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->capture_default_str();
   command
       .add_flag("--no-bind", request.no_bind,
                 "Let the threads of all ranks run on any core, not each rank on its own")

@@ -84,6 +84,7 @@ std::string describe_facts(const TrainPlan& plan) {
   add("the weights (--model, --from-scratch)", describe_weights(plan));
   add("the tokens of --data", describe_tokens(plan.data.get()));
   add("the tokens of --eval-data", describe_tokens(plan.eval_data.get()));
+  add("--device", plan.device == DeviceKind::cuda ? "cuda" : "cpu");
   add("--seq-len", plan.sequence_length);
   add("--steps", request.steps);
   add("--order", request.order);

@@ -17,8 +17,10 @@
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
+#include "zero3d/device/cuda/cuda_device.h"
 #include "zero3d/parallel/comm/launcher.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
+#include "zero3d/parallel/comm/nccl_communicator.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
 
 namespace zero3d::tools {
@@ -94,10 +96,14 @@ MpiCommOptions comm_options(const TrainRequest& request) {
 /// Returns what train_rank does.
 RunEnd run_together(const TrainPlan& plan, const Share& share, Communicator& meeting) {
   const MpiCommOptions options = comm_options(plan.request);
-  const std::unique_ptr<Communicator> world = make_mpi_world(options);
+  std::unique_ptr<Communicator> world = make_mpi_world(options);
   std::string failure, what_ended_us;
   RunEnd end;
   try {
+    if (plan.device == DeviceKind::cuda) {
+      const int gpu = cuda_device_of(local_rank(*world));
+      world = make_nccl(std::move(world), gpu);
+    }
     fail_together(*world, [&] { end = train_rank(plan, *world, share); });
   } catch (const CommAborted& error) {  // the rank it happened on tells of it
     what_ended_us = error.what();

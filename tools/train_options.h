@@ -21,6 +21,7 @@ struct TrainRequest {
   int ranks = 0;    ///< 0: one, or as many as the launcher started.
   int threads = 0;  ///< Per rank; 0: the machine's cores over the ranks.
   bool no_bind = false;
+  std::string device = "auto";  ///< device_choice.h.
   std::uint64_t seed = 1234;
   std::vector<std::string> freeze;
   std::vector<std::string> no_decay;

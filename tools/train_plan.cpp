@@ -13,6 +13,8 @@
 #include "train_resume.h"
 #include "zero3d/core/log.h"
 #include "zero3d/core/text.h"
+#include "zero3d/device/cuda/cuda_device.h"
+#include "zero3d/device/device_choice.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/ds_config/trainable.h"
 #include "zero3d/engine/checkpoint/state_loader.h"
@@ -134,6 +136,16 @@ void require_mesh_fits(const TrainPlan& plan) {
   const Topology topology(ranks, {dp, tp, pp, sp});
   throw_invalid(
       concat(plan.request.model, " cannot be cut over ", topology.factors(), ":", message));
+}
+
+/// What GPUs are not yet used for.
+void require_on_gpus(const TrainPlan& plan) {
+  if (plan.device != DeviceKind::cuda || !launched_by_mpi()) return;
+  if (plan.loaded.config.degrees.pp > 1)
+    throw_invalid(
+        "--device cuda: pipeline stages that are processes do not exchange activations of GPUs "
+        "yet; let the ranks be threads of one process (--ranks N without mpirun), or take "
+        "--device cpu");
 }
 
 /// Warnings once, not from every rank; then whatever stops a training run.
@@ -301,6 +313,7 @@ std::int64_t first_step(const TrainPlan& plan) {
 TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Share& share) {
   TrainPlan plan;
   plan.request = request;
+  plan.device = device_kind(parse_device_choice(request.device));
   open_patterns(plan);
   require_outputs_apart(request);
   if (!request.device_memory.empty()) plan.device_memory = parse_bytes(request.device_memory);
@@ -319,6 +332,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   check_config(plan, leads);
   plan.settings = train_settings(plan.loaded.config);
   require_mesh_fits(plan);
+  require_on_gpus(plan);
   plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
       static_cast<std::int64_t>(std::min(request.io_timeout, 1e9) * 1000));
   set_sequence_length(plan);
@@ -341,6 +355,10 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   require_descriptors();
   plan.resident_bytes = resident_bytes();
   plan.machine_memory = read_machine_memory();
+  if (plan.device == DeviceKind::cuda) {
+    for (int gpu = 0; gpu < cuda_device_count(); ++gpu)
+      plan.gpu_memory.push_back(cuda_free_memory(gpu));
+  }
   return plan;
 }
 

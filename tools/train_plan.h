@@ -13,6 +13,7 @@
 #include "train_options.h"
 #include "zero3d/core/output_file.h"
 #include "zero3d/data/dataset.h"
+#include "zero3d/device/device.h"
 #include "zero3d/ds_config/load.h"
 #include "zero3d/engine/checkpoint/saved_state.h"
 #include "zero3d/engine/parameter_source.h"
@@ -35,10 +36,12 @@ struct TrainPlan {
   std::unique_ptr<Dataset> eval_data;
   std::int64_t sequence_length = 0;
   AllowedCpus allowed_cpus;
-  int threads = 1;                  ///< Of each rank.
-  std::int64_t device_memory = -1;  ///< Budget of each rank's device; negative: none.
-  std::int64_t host_memory = -1;    ///< The same of host memory, pinned and pageable.
+  DeviceKind device = DeviceKind::cpu;  ///< Of each rank.
+  int threads = 1;                      ///< Of each rank.
+  std::int64_t device_memory = -1;      ///< Budget of each rank's device; negative: none.
+  std::int64_t host_memory = -1;        ///< The same of host memory, pinned and pageable.
   MachineMemory machine_memory;
+  std::vector<std::int64_t> gpu_memory;  ///< Free bytes of each GPU that the run may use.
   std::int64_t resident_bytes =
       0;  ///< Of this process, with everything opened and no rank started.
   // Outputs of the leading rank; null when it is not asked for them.

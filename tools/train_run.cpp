@@ -16,6 +16,7 @@
 #include "zero3d/core/text.h"
 #include "zero3d/core/trace.h"
 #include "zero3d/data/sampler.h"
+#include "zero3d/device/device_choice.h"
 #include "zero3d/engine/engine.h"
 #include "zero3d/engine/pipeline/measured_partition.h"
 #include "zero3d/formats/problem_list.h"
@@ -25,6 +26,7 @@
 #include "zero3d/models/generate.h"
 #include "zero3d/models/hf_folder.h"
 #include "zero3d/parallel/agree.h"
+#include "zero3d/parallel/comm/launcher.h"
 #include "zero3d/parallel/comm/mpi_communicator.h"
 
 namespace zero3d::tools {
@@ -87,7 +89,8 @@ class RankRun {
     options.threads = plan.threads;
     options.budget_bytes = plan.device_memory;
     options.host_budget_bytes = plan.host_memory;
-    device_ = make_cpu_device(options);
+    place_ = plan.device == DeviceKind::cuda ? local_rank(world) : 0;
+    device_ = make_device(plan.device, options, place_);
     EngineOptions engine;
     engine.source = plan.resumed == nullptr ? plan.weights.get() : plan.initial.get();
     engine.seed = request_.seed;
@@ -99,12 +102,9 @@ class RankRun {
     engine.reduce_each_micro_batch = request_.reduce_each_micro_batch;
     engine.exports = !request_.export_folder.empty();
     const int ranks = ranks_of_this_machine(world);
-    const auto require_held = [&plan, ranks](const MemoryEstimate& memory) {
-      require_machine_holds(memory, ranks, plan.machine_memory);
-    };
     if (!request_.dry_run) {
-      engine.approve_memory = [this, require_held, ranks](const MemoryEstimate& memory) {
-        require_held(memory);
+      engine.approve_memory = [this, ranks](const MemoryEstimate& memory) {
+        require_held(memory, ranks);
         require_drives_hold(memory, ranks, settings_.offload);
       };
     }
@@ -123,7 +123,7 @@ class RankRun {
     if (request_.dry_run)
       warn_of_machine(ranks);
     else
-      require_held(memory_);
+      require_held(memory_, ranks);
   }
 
   /// `binding` is for people to read. Returns what train_rank does.
@@ -197,10 +197,21 @@ class RankRun {
       log_info(concat("resume: ", change, " in the checkpoint; the configuration wins"));
   }
 
+  /// A GPU has memory of its own, which the ranks that take it in turn share.
+  void require_held(const MemoryEstimate& memory, int ranks) const {
+    if (plan_.device == DeviceKind::cpu)
+      return require_machine_holds(memory, ranks, plan_.machine_memory);
+    require_machine_holds(memory, ranks, plan_.machine_memory, kHostTiers);
+    const auto gpus = static_cast<int>(plan_.gpu_memory.size());
+    const int gpu = place_ % gpus;
+    const int sharing = launched_by_mpi() ? 1 : (ranks - 1 - gpu) / gpus + 1;
+    require_gpu_holds(memory, sharing, plan_.gpu_memory[static_cast<std::size_t>(gpu)]);
+  }
+
   /// The plan may be for another machine.
   void warn_of_machine(int ranks) const {
     try {
-      require_machine_holds(memory_, ranks, plan_.machine_memory);
+      require_held(memory_, ranks);
       require_drives_hold(memory_, ranks, settings_.offload);
     } catch (const Error& error) {
       if (leads()) log_warning(concat("this machine does not hold the run: ", error.what()));
@@ -373,6 +384,7 @@ class RankRun {
   TileSettings tiles_;
   std::unique_ptr<Module> module_;
   std::unique_ptr<Device> device_;
+  int place_ = 0;  ///< Among the ranks of the machine, which the GPU follows.
   std::unique_ptr<Engine> engine_;
   TrainSaves saves_{plan_, engine_};
   MemoryEstimate memory_;

@@ -182,8 +182,9 @@ int require_devices() {
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count > 0) return count;
   cudaGetLastError();
-  throw_invalid(concat("no GPU: ", code == cudaSuccess ? "there is none" : cudaGetErrorString(code),
-                       "; look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or train on the CPU"));
+  throw_invalid(
+      concat("no GPU: ", code == cudaSuccess ? "there is none" : cudaGetErrorString(code),
+             "; look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or train with --device cpu"));
 }
 
 }  // namespace
@@ -195,6 +196,17 @@ int cuda_device_count() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
+}
+
+std::int64_t cuda_free_memory(int device) {
+  int before = 0;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  ZERO3D_CUDA(cudaGetDevice(&before));
+  ZERO3D_CUDA(cudaSetDevice(device));
+  ZERO3D_CUDA(cudaMemGetInfo(&free, &total));
+  ZERO3D_CUDA(cudaSetDevice(before));
+  return static_cast<std::int64_t>(free);
 }
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {

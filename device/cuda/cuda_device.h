@@ -18,6 +18,9 @@ bool built_with_cuda();
 /// has no CUDA.
 int cuda_device_count();
 
+/// Bytes of the GPU's memory that nobody holds now.
+std::int64_t cuda_free_memory(int device);
+
 struct CudaDeviceOptions {
   int rank = 0;     ///< Shown in traces and errors.
   int device = 0;   ///< Below cuda_device_count().

@@ -11,7 +11,7 @@ namespace {
   throw_invalid(
       concat(what,
              ": this build has no CUDA; configure it with -DZERO3D_CUDA=ON (or cmake --preset "
-             "cuda), which needs the CUDA Toolkit"));
+             "cuda), which needs the CUDA Toolkit, or train with --device cpu"));
 }
 
 }  // namespace
@@ -22,6 +22,7 @@ int cuda_device_count() { return 0; }
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   refuse(concat("a CUDA device for rank ", options.rank));
 }
+std::int64_t cuda_free_memory(int device) { refuse(concat("the memory of GPU ", device)); }
 int cuda_device_of(int local_rank) { refuse(concat("the GPU of local rank ", local_rank)); }
 
 void enqueue_cuda(Stream& stream, std::string what, std::span<const Access>,

@@ -115,7 +115,7 @@ void spread(NcclGroup& group, std::byte* data, const std::vector<Range>& ranges,
 }
 
 /// Pieces to and from every rank, as all_to_all_call has them.
-void exchange(NcclGroup& group, std::span<const Part> parts, CudaStreamHandle stream) {
+void exchange_parts(NcclGroup& group, std::span<const Part> parts, CudaStreamHandle stream) {
   const std::size_t pieces = parts.size() / 2;
   const auto bytes = [](const Part& part) { return part.piece * element_bytes(part.in_dtype); };
   const auto peer = [&group](std::size_t i) {
@@ -210,7 +210,7 @@ class NcclCommunicator final : public ForwardingCommunicator {
     Call call = all_to_all_call(to, from, size(), description());
     operate(stream, "all_to_all", accesses(to, from),
             [parts = std::move(call.parts)](NcclGroup& group, CudaStreamHandle queue) {
-              exchange(group, parts, queue);
+              exchange_parts(group, parts, queue);
             });
   }
 

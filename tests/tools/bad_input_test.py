@@ -7,6 +7,7 @@ import shutil
 import struct
 import time
 import unittest
+import unittest.mock
 
 import support
 from support import MODELS, RUNS, CommandTest, options, read_safetensors, write_safetensors
@@ -32,10 +33,11 @@ class Refusal(CommandTest):
 
     def refuse_everywhere(self, *parts, **keywords):
         """As one rank, as threads, and as processes."""
-        self.refuse(*parts, **keywords)
+        result = self.refuse(*parts, **keywords)
         self.refuse(*parts, **keywords, ranks=3)
         if options.mpiexec:
             self.refuse(*parts, **keywords, launcher=[*options.mpiexec.split(), "3"])
+        return result
 
 
 class ModelFolders(Refusal):
@@ -231,6 +233,12 @@ class Options(Refusal):
         stdout = self.refuse("50 B", "the plan needs", "gathered parameters", "--host-memory", host_memory="50").stdout
         self.assertNotIn("step 1", stdout)
         self.refuse_everywhere("50 B", "the plan needs", host_memory="50")
+
+    def test_a_gpu_that_this_build_or_machine_lacks(self):
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
+            result = self.refuse_everywhere("--device cpu", device="cuda")
+            self.assertRegex(result.stderr, "this build has no CUDA; configure it with -DZERO3D_CUDA=ON|no GPU")
+            self.train(device="auto")
 
     def test_a_budget_that_is_enough(self):
         config = self.config(zero_optimization={"stage": 3, "stage3_param_persistence_threshold": 0})

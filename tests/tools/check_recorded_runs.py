@@ -2,7 +2,7 @@
 """Trains each recorded run of tests/golden/runs and compares every step with the record: loss, gradient norm, learning rate, loss
 scale, skipped steps, and at the end the exported weights. Those with a checkpoint in tests/golden/checkpoints also go on from it, on the
 ranks that saved it and on one rank, and from its universal form.
-Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [NAME...]   (default: all)"""
+Usage: check_recorded_runs.py --zero3d BINARY [--jobs N] [--extra "OPTIONS OF TRAIN"] [NAME...]   (default: all)"""
 import argparse
 import array
 import concurrent.futures
@@ -21,6 +21,9 @@ SINGLE = 2e-5  # relative difference of losses in fp32
 HALF = 2e-3  # and in 16-bit runs
 # Muon orthogonalises in bf16 in the recorded runs, so that their own rounding scatters.
 MUON = 5e-4
+
+
+extra = []  # options of train for every run
 
 
 class Mismatch(Exception):
@@ -73,7 +76,7 @@ class Run:
             command += ["--freeze", pattern]
         if self.resume:
             command += ["--resume", self.resume]
-        result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=100,
+        result = subprocess.run([str(part) for part in command + extra], capture_output=True, text=True, timeout=100,
                                 env=environment(), check=False)
         require(result.returncode == 0, f"exit {result.returncode}: {result.stderr.strip()[-300:]}")
         return read_lines(work / "metrics.jsonl")
@@ -171,8 +174,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--zero3d", required=True)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--extra", default="")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    extra.extend(arguments.extra.split())
     runs = [Run(folder) for folder in sorted(RUNS.iterdir()) if (folder / "run.json").exists()]
     runs += resumed_runs()
     runs = [run for run in runs if (run.name in arguments.names if arguments.names else run.supported())]
