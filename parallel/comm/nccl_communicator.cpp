@@ -266,13 +266,51 @@ class NcclCommunicator final : public ForwardingCommunicator {
   const GroupPtr group_;
 };
 
+/// A group of one in a world of others: needs no NCCL, and ends with its world.
+class AloneCommunicator final : public ForwardingCommunicator {
+ public:
+  AloneCommunicator(std::shared_ptr<Communicator> inner, int device)
+      : ForwardingCommunicator(std::move(inner)), device_(device) {}
+
+  void all_gather(Stream& stream, std::span<const GatherSegment> segments) override {
+    check();
+    self_->all_gather(stream, segments);
+  }
+  void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
+                      const ReduceOptions& options) override {
+    check();
+    self_->reduce_scatter(stream, segments, options);
+  }
+  void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) override {
+    check();
+    self_->all_reduce(stream, data, options);
+  }
+  void broadcast(Stream& stream, const View& data, int root) override {
+    check();
+    self_->broadcast(stream, data, root);
+  }
+  void all_to_all(Stream& stream, std::span<const ConstView> to,
+                  std::span<const View> from) override {
+    check();
+    self_->all_to_all(stream, to, from);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return make_nccl(inner_->split(color, key), device_);
+  }
+
+ private:
+  const int device_;
+  const std::unique_ptr<Communicator> self_ = make_self_communicator();
+};
+
 }  // namespace
 }  // namespace detail
 
 bool built_with_nccl() { return true; }
 
 std::unique_ptr<Communicator> make_nccl(std::unique_ptr<Communicator> inner, int device) {
-  if (inner->size() == 1) return inner;
+  if (inner->size() == 1)
+    return std::make_unique<detail::AloneCommunicator>(std::move(inner), device);
   return std::make_unique<detail::NcclCommunicator>(std::move(inner), device);
 }
 
