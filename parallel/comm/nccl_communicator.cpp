@@ -214,6 +214,26 @@ class NcclCommunicator final : public ForwardingCommunicator {
             });
   }
 
+  void send(Stream& stream, const ConstView& data, int peer) override {
+    if (stream.kind() != DeviceKind::cuda) return inner_->send(stream, data, peer);
+    check_peer("send", peer, rank(), size(), description());
+    operate(stream, "send", {reads(data)},
+            [from = data.data(), bytes = static_cast<std::int64_t>(data.bytes()), peer](
+                NcclGroup& group, CudaStreamHandle queue) {
+              group.issue([&](ncclComm_t comm) { put(comm, from, bytes, peer, queue); });
+            });
+  }
+
+  void recv(Stream& stream, const View& data, int peer) override {
+    if (stream.kind() != DeviceKind::cuda) return inner_->recv(stream, data, peer);
+    check_peer("recv", peer, rank(), size(), description());
+    operate(stream, "recv", {writes(data)},
+            [to = data.data(), bytes = static_cast<std::int64_t>(data.bytes()), peer](
+                NcclGroup& group, CudaStreamHandle queue) {
+              group.issue([&](ncclComm_t comm) { take(comm, to, bytes, peer, queue); });
+            });
+  }
+
   std::unique_ptr<Communicator> split(int color, int key) override {
     return make_nccl(inner_->split(color, key), device_);
   }
