@@ -137,12 +137,13 @@ void require_machine_holds(const MemoryEstimate& plan, int ranks, const MachineM
 }
 
 void require_gpu_holds(const MemoryEstimate& plan, int ranks, std::int64_t free) {
-  const std::int64_t needed = plan.total();
+  const std::int64_t needed = plan.total() + kGpuOverhead;
   if (needed <= free / ranks) return;
   throw OutOfMemory(
       needed, "device",
       concat("the plan needs ", format_bytes(needed), " of device memory for each rank (",
-             plan.describe(), "), and the GPU has ", format_bytes(free), " free",
+             plan.describe(), ", and ", format_bytes(kGpuOverhead),
+             " that kernels work in), and the GPU has ", format_bytes(free), " free",
              ranks == 1
                  ? ""
                  : concat(", ", format_bytes(free / ranks), " for each of its ", ranks, " ranks"),

@@ -45,5 +45,8 @@ void require_address_space(int ranks, int threads);
 
 /// Stacks, kernels' scratch and generated code of a rank, outside its device.
 inline constexpr std::int64_t kRankOverhead = std::int64_t{8} << 20;
+/// What kernels of a GPU take beside a rank's device: workspace of matrix products, and room for
+/// sums of blocks of rows, which grows with what they are given.
+inline constexpr std::int64_t kGpuOverhead = std::int64_t{64} << 20;
 
 }  // namespace zero3d::tools

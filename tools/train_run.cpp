@@ -209,10 +209,10 @@ class RankRun {
   }
 
   /// The plan may be for another machine.
-  void warn_of_machine(int ranks) const {
+  void warn_of_machine(int here) const {
     try {
-      require_held(memory_, ranks);
-      require_drives_hold(memory_, ranks, settings_.offload);
+      require_held(memory_, here);
+      require_drives_hold(memory_, here, settings_.offload);
     } catch (const Error& error) {
       if (leads()) log_warning(concat("this machine does not hold the run: ", error.what()));
     }
@@ -263,17 +263,22 @@ class RankRun {
   void tell_stages() {
     Communicator& stages = mesh_.group(Axis::pp);
     const std::int64_t device = memory_.total();
-    const std::int64_t rank = device + memory_.total(kHostTiers) + kRankOverhead;
+    const std::int64_t rank = host_bytes();
     for (const std::string& text : stages.exchange(concat(device, " ", rank))) {
       device_by_stage_.push_back(std::stoll(text));
       replica_bytes_ += std::stoll(text.substr(text.find(' ') + 1));
     }
   }
 
+  /// What the rank needs of the machine's memory, which a CPU device's is.
+  std::int64_t host_bytes() const {
+    const std::int64_t device = plan_.device == DeviceKind::cpu ? memory_.total() : 0;
+    return device + memory_.total(kHostTiers) + kRankOverhead;
+  }
+
   /// The highest the process will go: its ranks' plans beside what it holds without them.
   std::int64_t process_bytes() const {
-    if (launched_by_mpi())
-      return plan_.resident_bytes + memory_.total() + memory_.total(kHostTiers) + kRankOverhead;
+    if (launched_by_mpi()) return plan_.resident_bytes + host_bytes();
     return plan_.resident_bytes + mesh_.world().size() / mesh_.size(Axis::pp) * replica_bytes_;
   }
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """zero3d train --device cuda: recorded runs, and that evaluation, generation, checkpoints and the plan come from GPUs as from CPUs.
 Usage: cuda_train_test.py --zero3d BINARY [--mpiexec "COMMAND -n"] [TEST...]. Ends with 77 where there is no GPU."""
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 
 import support
 
@@ -48,6 +50,23 @@ class CudaTrain(support.CommandTest):
         rest = self.metrics(device="cuda", config=config, ranks=2, steps=3, resume=saved)
         self.assertEqual(support.without_times(rest[-1:]), support.without_times(whole[-1:]))
         self.assert_close(self.metrics(device="cpu", config=config, ranks=2, steps=3, resume=saved)[-1:], whole[-1:])
+
+    def test_processes_with_a_gpu_each_are_as_threads(self):
+        if not support.options.mpiexec:
+            self.skipTest("no mpiexec")
+        config = self.config(zero_optimization={"stage": 1}, gradient_accumulation_steps=2)
+        for degrees in ({}, {"tp": 2}, {"pp": 2}):
+            with self.subTest(degrees):
+                threads = self.metrics(device="cuda", config=config, ranks=2, **degrees)
+                path = self.folder / "processes.jsonl"
+                self.succeed(self.train_arguments(device="cuda", config=config, metrics=path, **degrees),
+                             launcher=[*support.options.mpiexec.split(), "2"])
+                self.assertEqual(support.without_times(support.read_lines(path)), support.without_times(threads))
+        with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="0"):
+            result = self.run_command(self.train_arguments(device="cuda", config=config),
+                                      launcher=[*support.options.mpiexec.split(), "2"])
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("have one GPU between them", result.stderr)
 
     def test_the_plan_names_the_device_and_holds_its_budget(self):
         result = self.train(device="cuda", dry_run=True)

@@ -100,5 +100,26 @@ TEST(MachineMemory, IsSharedByTheRanksOfAMachine) {
   run_ranks(3, [](Communicator& world) { EXPECT_EQ(ranks_of_this_machine(world), 3); });
 }
 
+TEST(MachineMemory, AGpusIsApart) {
+  MemoryEstimate plan;
+  plan[Tier::device][Category::parameters] = 100 * kMiB - kGpuOverhead;
+  plan[Tier::pinned][Category::optimizer_states] = 50 * kMiB - kRankOverhead;
+  plan.habits.micro_batch = 2;
+  EXPECT_NO_THROW(require_machine_holds(plan, 2, {100 * kMiB, "MemAvailable"}, kHostTiers));
+  EXPECT_THROW(require_machine_holds(plan, 2, {100 * kMiB - 2, "MemAvailable"}, kHostTiers),
+               OutOfMemory);
+  EXPECT_NO_THROW(require_gpu_holds(plan, 2, 200 * kMiB));
+  try {
+    require_gpu_holds(plan, 2, 200 * kMiB - 2);
+    FAIL() << "took what does not fit";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(error.bytes(), 100 * kMiB);
+    const std::string message = error.what();
+    for (const char* part : {"100.00 MiB of device memory for each rank", "64.00 MiB that kernels",
+                             "for each of its 2 ranks", "train_micro_batch_size_per_gpu"})
+      EXPECT_NE(message.find(part), std::string::npos) << part << " not in " << message;
+  }
+}
+
 }  // namespace
 }  // namespace zero3d::tools
