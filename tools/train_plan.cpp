@@ -138,6 +138,16 @@ void require_mesh_fits(const TrainPlan& plan) {
       concat(plan.request.model, " cannot be cut over ", topology.factors(), ":", message));
 }
 
+/// NCCL buffers no messages, and MPI reaches no memory of a GPU.
+void require_messages(const TrainPlan& plan) {
+  if (plan.device != DeviceKind::cuda || !launched_by_mpi()) return;
+  if (plan.loaded.config.degrees.pp > 1)
+    throw_invalid(
+        "--device cuda: stages of a pipeline that are processes do not exchange activations of "
+        "GPUs yet; let the ranks be threads of one process (--ranks N without mpirun), or take "
+        "--device cpu");
+}
+
 /// Warnings once, not from every rank; then whatever stops a training run.
 void check_config(const TrainPlan& plan, bool leads) {
   const TrainCheck check = check_trainable(plan.loaded, {plan.request.allow_unsupported});
@@ -322,6 +332,7 @@ TrainPlan make_plan(const TrainRequest& request, int ranks, bool leads, const Sh
   check_config(plan, leads);
   plan.settings = train_settings(plan.loaded.config);
   require_mesh_fits(plan);
+  require_messages(plan);
   plan.settings.offload.io.stall_limit = std::chrono::milliseconds(
       static_cast<std::int64_t>(std::min(request.io_timeout, 1e9) * 1000));
   set_sequence_length(plan);

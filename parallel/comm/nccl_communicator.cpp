@@ -214,26 +214,6 @@ class NcclCommunicator final : public ForwardingCommunicator {
             });
   }
 
-  void send(Stream& stream, const ConstView& data, int peer) override {
-    if (stream.kind() != DeviceKind::cuda) return inner_->send(stream, data, peer);
-    check_peer("send", peer, rank(), size(), description());
-    operate(stream, "send", {reads(data)},
-            [from = data.data(), bytes = static_cast<std::int64_t>(data.bytes()), peer](
-                NcclGroup& group, CudaStreamHandle queue) {
-              group.issue([&](ncclComm_t comm) { put(comm, from, bytes, peer, queue); });
-            });
-  }
-
-  void recv(Stream& stream, const View& data, int peer) override {
-    if (stream.kind() != DeviceKind::cuda) return inner_->recv(stream, data, peer);
-    check_peer("recv", peer, rank(), size(), description());
-    operate(stream, "recv", {writes(data)},
-            [to = data.data(), bytes = static_cast<std::int64_t>(data.bytes()), peer](
-                NcclGroup& group, CudaStreamHandle queue) {
-              group.issue([&](ncclComm_t comm) { take(comm, to, bytes, peer, queue); });
-            });
-  }
-
   std::unique_ptr<Communicator> split(int color, int key) override {
     return make_nccl(inner_->split(color, key), device_);
   }
@@ -293,32 +273,41 @@ class AloneCommunicator final : public ForwardingCommunicator {
       : ForwardingCommunicator(std::move(inner)), device_(device) {}
 
   void all_gather(Stream& stream, std::span<const GatherSegment> segments) override {
-    check();
-    self_->all_gather(stream, segments);
+    operate(stream, [&] { self_->all_gather(stream, segments); });
   }
   void reduce_scatter(Stream& stream, std::span<const ReduceSegment> segments,
                       const ReduceOptions& options) override {
-    check();
-    self_->reduce_scatter(stream, segments, options);
+    operate(stream, [&] { self_->reduce_scatter(stream, segments, options); });
   }
   void all_reduce(Stream& stream, const View& data, const ReduceOptions& options) override {
-    check();
-    self_->all_reduce(stream, data, options);
+    operate(stream, [&] { self_->all_reduce(stream, data, options); });
   }
   void broadcast(Stream& stream, const View& data, int root) override {
-    check();
-    self_->broadcast(stream, data, root);
+    operate(stream, [&] { self_->broadcast(stream, data, root); });
   }
   void all_to_all(Stream& stream, std::span<const ConstView> to,
                   std::span<const View> from) override {
-    check();
-    self_->all_to_all(stream, to, from);
+    operate(stream, [&] { self_->all_to_all(stream, to, from); });
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return make_nccl(inner_->split(color, key), device_);
   }
 
  private:
+  template <typename Operation>
+  void operate(Stream& stream, Operation operation) {
+    check();
+    operation();
+    const auto tell = [inner = inner_](const std::exception_ptr& error) {
+      if (error) inner->fail(error);
+    };
+    if (stream.kind() == DeviceKind::cuda) {
+      then_handed_on(stream, tell);
+    } else {
+      stream.then(tell);
+    }
+  }
+
   const int device_;
   const std::unique_ptr<Communicator> self_ = make_self_communicator();
 };

@@ -55,13 +55,17 @@ class CudaTrain(support.CommandTest):
         if not support.options.mpiexec:
             self.skipTest("no mpiexec")
         config = self.config(zero_optimization={"stage": 1}, gradient_accumulation_steps=2)
-        for degrees in ({}, {"tp": 2}, {"pp": 2}):
+        for degrees in ({}, {"tp": 2}):
             with self.subTest(degrees):
                 threads = self.metrics(device="cuda", config=config, ranks=2, **degrees)
                 path = self.folder / "processes.jsonl"
                 self.succeed(self.train_arguments(device="cuda", config=config, metrics=path, **degrees),
                              launcher=[*support.options.mpiexec.split(), "2"])
                 self.assertEqual(support.without_times(support.read_lines(path)), support.without_times(threads))
+        result = self.run_command(self.train_arguments(device="cuda", config=config, pp=2),
+                                  launcher=[*support.options.mpiexec.split(), "2"])
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("stages of a pipeline that are processes", result.stderr)
         with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="0"):
             result = self.run_command(self.train_arguments(device="cuda", config=config),
                                       launcher=[*support.options.mpiexec.split(), "2"])
