@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "zero3d/core/text.h"
+#include "zero3d/device/cuda/cuda_device.h"
 #include "zero3d/ds_config/load.h"
 #include "zero3d/ds_config/settings.h"
 #include "zero3d/parallel/comm/thread_communicator.h"
@@ -210,6 +211,21 @@ Trained train(const std::string& members) {
     trained.wire = plan.gradients.wire.value_or(DType::f32);
   });
   return trained;
+}
+
+TEST(Settings, ADeviceThatIsNotThereIsRefused) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
+  const RowModule module(probe_blocks({10, 10}, [](int, const ProbeClock&) { return 1.0f; }));
+  const auto world = make_self_communicator();
+  const char* config = R"({"train_micro_batch_size_per_gpu": 3, "optimizer": {"type": "Adam"}})";
+  try {
+    initialize(config, module, *world, {}, 1, DeviceChoice::cuda);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(std::string(error.what()).find("CUDA"), std::string::npos) << error.what();
+  }
+  initialize(config, module, *world, {}, 1, DeviceChoice::automatic);
 }
 
 TEST(Settings, DegreesTakeRanksFromTheReplicas) {
